@@ -29,7 +29,7 @@ pub(super) struct Check {
 }
 
 /// A checked item, and the result.
-type Finding = (String, Result<String, String>);
+type Checked = (String, Result<String, String>);
 
 impl Check {
     pub(super) async fn run(self, loaded: &Loaded) -> anyhow::Result<bool> {
@@ -55,7 +55,7 @@ impl Check {
     }
 }
 
-fn row((checked, found): Finding) -> [Value; 3] {
+fn row((checked, found): Checked) -> [Value; 3] {
     let ok = found.is_ok();
     let (Ok(detail) | Err(detail)) = found;
     [checked.into(), ok.into(), detail.into()]
@@ -73,7 +73,7 @@ async fn look_at_database(config: &Config) -> anyhow::Result<String> {
     Ok(if notes.is_empty() { SERVES.to_owned() } else { format!("{SERVES}; {notes}") })
 }
 
-async fn look_at_sink(feed: Feed) -> Finding {
+async fn look_at_sink(feed: Feed) -> Checked {
     let found = feed.sink.check(Instant::now() + DEADLINE).await;
     feed.sink.close().await;
     (format!("sink {}", feed.name), found.map(|()| "reached".to_owned()).map_err(|error| error.to_string()))

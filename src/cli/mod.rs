@@ -29,7 +29,7 @@ use clap::{
 };
 use outbox_relay::operate::shown::lines;
 
-use self::api::client::{Client, Request};
+use self::api::client::{ApiClient, Request};
 pub use self::api::reference as api_reference;
 use crate::config::{Config, ConfigError, Inputs, Loaded, default_file, listen_address, load, load_for_database};
 
@@ -190,11 +190,11 @@ impl Arguments {
     }
 
     /// Makes the client of `--via`, if that is given.
-    fn client(&self) -> anyhow::Result<Option<Client>> {
+    fn client(&self) -> anyhow::Result<Option<ApiClient>> {
         self.via
             .as_ref()
             .filter(|url| !url.is_empty())
-            .map(|url| Client::new(url, self.token_file.as_deref()))
+            .map(|url| ApiClient::new(url, self.token_file.as_deref()))
             .transpose()
     }
 

@@ -7,7 +7,7 @@ use outbox_core::{
     sqlx::{self, MySqlConnection},
     store::{
         error_number,
-        schema::recover::{self, Holder, Plan},
+        schema::recover::{self, Holder, RecoverPlan},
     },
 };
 use outbox_relay::state::session::describe;
@@ -53,7 +53,7 @@ impl Recover {
         Ok(true)
     }
 
-    fn show(&self, plan: &Plan) -> anyhow::Result<()> {
+    fn show(&self, plan: &RecoverPlan) -> anyhow::Result<()> {
         let raised = |number: u64| Value::from(number.saturating_add(self.margin));
         let fence = plan.highest_fence.saturating_add(self.margin).max(plan.lowest_fence());
         let oldest = plan.unsent.iter().map(|unsent| unsent.oldest.as_str()).min();

@@ -2,7 +2,7 @@
 
 use super::{
     keys::{ConfigKey, SECTIONS, Unset, keys},
-    value::Written as _,
+    value::WrittenKind as _,
 };
 
 /// Returns a configuration file with all keys: the required ones, and the others commented out at their defaults.

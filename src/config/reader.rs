@@ -10,7 +10,7 @@ use super::{
     path::{KeyPath, key},
     section::{Given, Words},
     source::{Problem, Settings, ValueOrigin, is_secret},
-    value::{self, Written as _},
+    value::{self, WrittenKind as _},
 };
 
 /// A section that exists: `relay`, `sinks.main`, `routes.0`.

@@ -1,6 +1,6 @@
 //! The JSON schema of the configuration file, for editors.
 
-use outbox_relay::settings::value::Kind;
+use outbox_relay::settings::value::ValueKind;
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -48,25 +48,27 @@ fn property(key: &ConfigKey) -> (String, Value) {
 }
 
 /// The values of a kind. A text that does not read as an address or as a filter is found by the relay alone.
-fn of(kind: Kind) -> Value {
+fn of(kind: ValueKind) -> Value {
     const TIME: &str = "^[0-9]+(ms|s|m|h|d)$";
     match kind {
-        Kind::Text | Kind::Secret | Kind::File | Kind::Address | Kind::Level => json!({"type": "string"}),
-        Kind::Property => json!({"type": ["string", "number", "boolean"]}),
-        Kind::Choice(words) => json!({"enum": words}),
-        Kind::Switch => json!({"type": "boolean"}),
-        Kind::Count(min, max) => json!({"type": "integer", "minimum": min, "maximum": max}),
-        Kind::Duration => json!({"type": "string", "pattern": TIME}),
-        Kind::Retention => json!({"anyOf": [{"type": "string", "pattern": TIME}, {"enum": [0, "0"]}]}),
-        Kind::Size => json!({"type": "string", "pattern": "^[0-9]+(B|KiB|MiB|GiB)$"}),
-        Kind::Lanes => json!({"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": u16::MAX}}),
+        ValueKind::Text | ValueKind::Secret | ValueKind::File | ValueKind::Address | ValueKind::Level => {
+            json!({"type": "string"})
+        }
+        ValueKind::Property => json!({"type": ["string", "number", "boolean"]}),
+        ValueKind::Choice(words) => json!({"enum": words}),
+        ValueKind::Switch => json!({"type": "boolean"}),
+        ValueKind::Count(min, max) => json!({"type": "integer", "minimum": min, "maximum": max}),
+        ValueKind::Duration => json!({"type": "string", "pattern": TIME}),
+        ValueKind::Retention => json!({"anyOf": [{"type": "string", "pattern": TIME}, {"enum": [0, "0"]}]}),
+        ValueKind::Size => json!({"type": "string", "pattern": "^[0-9]+(B|KiB|MiB|GiB)$"}),
+        ValueKind::Lanes => json!({"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": u16::MAX}}),
     }
 }
 
-fn default(kind: Kind, text: &str) -> Value {
+fn default(kind: ValueKind, text: &str) -> Value {
     // Numbers, switches and lists read as JSON.
     let value = match kind {
-        Kind::Count(..) | Kind::Switch | Kind::Lanes => serde_json::from_str(text).ok(),
+        ValueKind::Count(..) | ValueKind::Switch | ValueKind::Lanes => serde_json::from_str(text).ok(),
         _ => None,
     };
     value.unwrap_or_else(|| text.into())

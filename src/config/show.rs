@@ -5,7 +5,7 @@ use super::{
     lookup::find,
     reader::SettingsReader,
     source::{ValueOrigin, is_secret},
-    value::{Shape, Written as _, WrittenValue},
+    value::{Shape, WrittenKind as _, WrittenValue},
 };
 
 /// An effective value.

@@ -7,7 +7,7 @@ use std::{
     sync::Arc,
 };
 
-use outbox_relay::settings::value::Kind;
+use outbox_relay::settings::value::ValueKind;
 
 use super::{
     file,
@@ -192,7 +192,8 @@ fn property_dots(path: &str) -> String {
 /// Whether the value of a key must not be shown.
 pub(super) fn is_secret(key: &ConfigKey, path: &str) -> bool {
     const MARKS: [&str; 6] = ["password", "secret", "pem", "oauthbearer", "jaas", "token"];
-    key.kind == Kind::Secret || key.is_map() && !path.ends_with("_file") && MARKS.iter().any(|mark| path.contains(mark))
+    key.kind == ValueKind::Secret
+        || key.is_map() && !path.ends_with("_file") && MARKS.iter().any(|mark| path.contains(mark))
 }
 
 /// Returns the file to read: the named one, or `relay.toml` here if it exists.

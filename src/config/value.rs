@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use outbox_relay::settings::value::{Kind, count, duration, lanes, retention, size, switch};
+use outbox_relay::settings::value::{ValueKind, count, duration, lanes, retention, size, switch};
 use tracing_subscriber::EnvFilter;
 
 /// The form in which a value was written.
@@ -48,7 +48,7 @@ pub(super) fn quote(text: &str) -> String {
 const SIZES: std::ops::RangeInclusive<usize> = 64 * 1024..=16 << 30;
 
 /// The values of a kind, as people write them.
-pub(super) trait Written: Sized {
+pub(super) trait WrittenKind: Sized {
     /// Whether this can be the value.
     fn accepts(self, written: &WrittenValue) -> bool;
 
@@ -59,7 +59,7 @@ pub(super) trait Written: Sized {
     fn toml(self, text: &str) -> String;
 }
 
-impl Written for Kind {
+impl WrittenKind for ValueKind {
     fn accepts(self, written: &WrittenValue) -> bool {
         let text = written.text.as_str();
         takes(self, written.shape)
@@ -107,13 +107,13 @@ impl Written for Kind {
     }
 }
 
-fn takes(kind: Kind, shape: Shape) -> bool {
+fn takes(kind: ValueKind, shape: Shape) -> bool {
     match shape {
         Shape::Word => true,
-        Shape::Text => !matches!(kind, Kind::Count(..) | Kind::Switch | Kind::Lanes),
-        Shape::Number => matches!(kind, Kind::Count(..) | Kind::Retention | Kind::Property),
-        Shape::Switch => matches!(kind, Kind::Switch | Kind::Property),
-        Shape::List => kind == Kind::Lanes,
+        Shape::Text => !matches!(kind, ValueKind::Count(..) | ValueKind::Switch | ValueKind::Lanes),
+        Shape::Number => matches!(kind, ValueKind::Count(..) | ValueKind::Retention | ValueKind::Property),
+        Shape::Switch => matches!(kind, ValueKind::Switch | ValueKind::Property),
+        Shape::List => kind == ValueKind::Lanes,
         Shape::Other => false,
     }
 }

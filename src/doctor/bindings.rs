@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{Finding, management::Management};
+use super::{Finding, management::ManagementApi};
 
 #[derive(Debug, Deserialize)]
 struct Exchange {
@@ -17,13 +17,13 @@ struct Exchange {
 }
 
 #[derive(Debug, Deserialize)]
-struct Binding {
+struct QueueBinding {
     destination: String,
     destination_type: String,
     routing_key: String,
 }
 
-impl Binding {
+impl QueueBinding {
     /// Whether it takes this routing key; one that is not known, or an exchange of another type, may take any.
     fn takes(&self, exchange: &Exchange, routing_key: Option<&str>) -> bool {
         match (exchange.kind.as_str(), routing_key) {
@@ -57,7 +57,7 @@ pub(super) enum Reached {
 }
 
 /// Follows the bindings from exchange to exchange, and alternate exchanges.
-pub(super) fn reached(api: &Management, exchange: &str, routing_key: Option<&str>) -> Result<Reached, Finding> {
+pub(super) fn reached(api: &ManagementApi, exchange: &str, routing_key: Option<&str>) -> Result<Reached, Finding> {
     let (mut queues, mut seen) = (BTreeSet::new(), BTreeSet::new());
     let mut next = vec![exchange.to_owned()];
     let mut bindings = 0;
@@ -72,7 +72,7 @@ pub(super) fn reached(api: &Management, exchange: &str, routing_key: Option<&str
         }
         let path = ["exchanges", api.vhost.as_str(), name.as_str(), "bindings", "source"];
         let found: Exchange = api.get(path.get(..3).unwrap_or(&path), "type,arguments,policy")?;
-        let all: Vec<Binding> = api.get(&path, "destination,destination_type,routing_key")?;
+        let all: Vec<QueueBinding> = api.get(&path, "destination,destination_type,routing_key")?;
         bindings += all.len();
         let (to_queues, to_exchanges): (Vec<_>, Vec<_>) = all
             .into_iter()
@@ -97,7 +97,7 @@ mod tests {
     fn a_binding_takes_the_routing_keys_of_its_exchange() {
         let takes = |kind: &str, pattern: &str, key: Option<&str>| {
             let exchange = Exchange { kind: kind.to_owned(), arguments: Value::Null, policy: None };
-            let binding = Binding {
+            let binding = QueueBinding {
                 destination: String::new(),
                 destination_type: String::new(),
                 routing_key: pattern.to_owned(),

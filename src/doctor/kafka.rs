@@ -11,11 +11,11 @@ use rdkafka::{
     metadata::{Metadata, MetadataTopic},
 };
 
-use super::{DEADLINE, Destinations, Finding, WAITS};
+use super::{DEADLINE, Finding, RoutedDestinations, WAITS};
 use crate::config::KafkaConfig;
 
 /// Looks at the topics.
-pub(super) async fn examine(name: &str, config: &KafkaConfig, destinations: &Destinations) -> Vec<Finding> {
+pub(super) async fn examine(name: &str, config: &KafkaConfig, destinations: &RoutedDestinations) -> Vec<Finding> {
     let not_checked = |why: &str| vec![Finding::note("not_checked", format!("The topics of the sink {name}: {why}."))];
     let admin = match AdminClient::<DefaultClientContext>::from_config(&client(name, config)) {
         Ok(admin) => admin,
@@ -36,9 +36,9 @@ pub(super) async fn examine(name: &str, config: &KafkaConfig, destinations: &Des
     };
     let mut findings = Vec::new();
     for (topic, _) in destinations {
-        let shape = Shape::of(&metadata, topic);
+        let shape = TopicShape::of(&metadata, topic);
         let settings = match shape.partitions {
-            0 => Ok(Settings::default()),
+            0 => Ok(TopicSettings::default()),
             _ => settings(&admin, topic).await,
         };
         match settings {
@@ -52,7 +52,7 @@ pub(super) async fn examine(name: &str, config: &KafkaConfig, destinations: &Des
 
 /// The partitions of a topic.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Shape {
+struct TopicShape {
     brokers: usize,
     partitions: usize,
     leaderless: usize,
@@ -60,7 +60,7 @@ struct Shape {
     replicas: usize,
 }
 
-impl Shape {
+impl TopicShape {
     fn of(metadata: &Metadata, topic: &str) -> Self {
         let found = metadata.topics().iter().find(|it| it.name() == topic && it.error().is_none());
         let partitions = found.map_or(&[][..], MetadataTopic::partitions);
@@ -75,24 +75,24 @@ impl Shape {
 
 /// The settings of a topic; `None` where the broker does not tell.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Settings {
+struct TopicSettings {
     in_sync: Option<usize>,
     bytes: Option<u64>,
 }
 
-async fn settings(admin: &AdminClient<DefaultClientContext>, topic: &str) -> Result<Settings, Code> {
+async fn settings(admin: &AdminClient<DefaultClientContext>, topic: &str) -> Result<TopicSettings, Code> {
     let options = AdminOptions::new().request_timeout(Some(DEADLINE)).operation_timeout(Some(Duration::from_secs(5)));
     let described = admin.describe_configs(&[ResourceSpecifier::Topic(topic)], &options).await;
     let described = described.map_err(|error| error.rdkafka_error_code().unwrap_or(Code::Unknown))?;
     let described = described.into_iter().next().unwrap_or(Err(Code::Unknown))?;
     let value = |name: &str| described.get(name).and_then(|entry| entry.value.clone());
-    Ok(Settings {
+    Ok(TopicSettings {
         in_sync: value("min.insync.replicas").and_then(|value| value.parse().ok()),
         bytes: value("max.message.bytes").and_then(|value| value.parse().ok()),
     })
 }
 
-fn judge(name: &str, config: &KafkaConfig, topic: &str, shape: Shape, settings: Settings) -> Vec<Finding> {
+fn judge(name: &str, config: &KafkaConfig, topic: &str, shape: TopicShape, settings: TopicSettings) -> Vec<Finding> {
     let mut findings = Vec::new();
     let brokers = &config.brokers;
     let the_topic = format!("The topic {topic} of the sink {name}");
@@ -161,18 +161,21 @@ mod tests {
     #[test]
     fn each_shape_has_its_finding() {
         let config = KafkaConfig::new("k:9092");
-        let sound = Shape { brokers: 3, partitions: 6, leaderless: 0, replicas: 3 };
-        let set = Settings { in_sync: Some(2), bytes: Some(LARGEST) };
+        let sound = TopicShape { brokers: 3, partitions: 6, leaderless: 0, replicas: 3 };
+        let set = TopicSettings { in_sync: Some(2), bytes: Some(LARGEST) };
         let found = |shape, settings| {
             judge("k", &config, "orders", shape, settings).iter().map(|it| it.finding).collect::<Vec<_>>()
         };
         assert_eq!(found(sound, set), [""; 0]);
-        assert_eq!(found(Shape { partitions: 0, ..sound }, set), ["topic_missing"]);
-        assert_eq!(found(Shape { leaderless: 2, ..sound }, set), ["no_leader"]);
-        assert_eq!(found(Shape { replicas: 1, ..sound }, set), ["too_few_replicas"]);
-        assert_eq!(found(Shape { replicas: 1, ..sound }, Settings { in_sync: Some(1), ..set }), ["one_replica"]);
-        assert_eq!(found(sound, Settings { in_sync: Some(1), ..set }), ["one_in_sync_replica"]);
-        assert_eq!(found(sound, Settings { bytes: Some(999_999), ..set }), ["small_messages"]);
-        assert_eq!(found(sound, Settings { bytes: Some(5_000_000), ..set }), ["large_messages"]);
+        assert_eq!(found(TopicShape { partitions: 0, ..sound }, set), ["topic_missing"]);
+        assert_eq!(found(TopicShape { leaderless: 2, ..sound }, set), ["no_leader"]);
+        assert_eq!(found(TopicShape { replicas: 1, ..sound }, set), ["too_few_replicas"]);
+        assert_eq!(
+            found(TopicShape { replicas: 1, ..sound }, TopicSettings { in_sync: Some(1), ..set }),
+            ["one_replica"]
+        );
+        assert_eq!(found(sound, TopicSettings { in_sync: Some(1), ..set }), ["one_in_sync_replica"]);
+        assert_eq!(found(sound, TopicSettings { bytes: Some(999_999), ..set }), ["small_messages"]);
+        assert_eq!(found(sound, TopicSettings { bytes: Some(5_000_000), ..set }), ["large_messages"]);
     }
 }

@@ -28,7 +28,7 @@ const LARGEST: u64 = 4 << 20;
 const UNCHECKED: &str = "The bindings of exchanges, the types of queues and their limits are not checked";
 
 /// The API of a sink's broker.
-pub(super) struct Management {
+pub(super) struct ManagementApi {
     agent: Agent,
     url: Url,
     user: String,
@@ -40,7 +40,7 @@ pub(super) struct Management {
     pub(super) vhost: String,
 }
 
-impl Management {
+impl ManagementApi {
     /// Makes a client, whose requests together may take this time. An error is the note that nothing is checked.
     pub(super) fn new(sink: &str, config: &RabbitMqConfig, time: Duration) -> Result<Self, Finding> {
         let unusable = |why: String| unchecked(sink, &why);

@@ -127,7 +127,7 @@ const WAITS: &str = "Its messages wait for relay.unroutable_grace, or for relay.
 
 /// The exchanges or topics of a sink, each with a routing key, which is empty on Kafka; `None` if it depends on a
 /// message.
-type Destinations = BTreeSet<(String, Option<String>)>;
+type RoutedDestinations = BTreeSet<(String, Option<String>)>;
 
 /// Looks at everything, the worst findings first. Changes nothing. What cannot be read is a finding, too.
 pub(crate) async fn examine(loaded: &Loaded) -> Vec<Finding> {
@@ -214,9 +214,9 @@ fn not_read(what: &str, error: &sqlx::Error) -> Finding {
 
 /// The destinations of each sink that routes name, or that the newest messages have. Exchanges and topics that depend
 /// on a key or a lane are left out.
-fn destinations<'a>(config: &'a Config, topics: &[(String, Option<String>)]) -> BTreeMap<&'a str, Destinations> {
+fn destinations<'a>(config: &'a Config, topics: &[(String, Option<String>)]) -> BTreeMap<&'a str, RoutedDestinations> {
     let routes = Routes::new(&config.routes);
-    let mut destinations: BTreeMap<&str, Destinations> = BTreeMap::new();
+    let mut destinations: BTreeMap<&str, RoutedDestinations> = BTreeMap::new();
     // A text that no topic or type has, to find the routes to one place.
     let unknown = || Some("\u{1}".to_owned());
     let of_routes = config.routes.iter().map(|route| (route.topics.replace('*', "\u{1}"), unknown()));
@@ -240,12 +240,12 @@ pub(crate) async fn look_up(sink: &str, config: &SinkConfig, name: &str) -> Opti
         SinkConfig::RabbitMq(_) => name.split_once('/').unwrap_or((name, "")),
         SinkConfig::Kafka(_) | SinkConfig::Stdout | SinkConfig::Null => (name, ""),
     };
-    let destinations = Destinations::from([(target.to_owned(), Some(routing_key.to_owned()))]);
+    let destinations = RoutedDestinations::from([(target.to_owned(), Some(routing_key.to_owned()))]);
     let findings = look_at_sink(sink, config, Some(&destinations)).await;
     findings.into_iter().find(|it| it.severity == Severity::Problem).map(|it| it.evidence)
 }
 
-async fn look_at_sink(name: &str, sink: &SinkConfig, destinations: Option<&Destinations>) -> Vec<Finding> {
+async fn look_at_sink(name: &str, sink: &SinkConfig, destinations: Option<&RoutedDestinations>) -> Vec<Finding> {
     let reached = match make::feed(name, sink) {
         Ok(feed) => {
             let reached = feed.sink.check(Instant::now() + DEADLINE).await;
@@ -258,7 +258,7 @@ async fn look_at_sink(name: &str, sink: &SinkConfig, destinations: Option<&Desti
         let evidence = format!("The sink {name} cannot be used: {error}.");
         return vec![Finding::problem("sink_unreachable", evidence).matters("Its messages wait.")];
     }
-    match (sink, destinations.unwrap_or(&Destinations::new())) {
+    match (sink, destinations.unwrap_or(&RoutedDestinations::new())) {
         #[cfg(feature = "kafka")]
         (SinkConfig::Kafka(config), topics) => kafka::examine(name, config, topics).await,
         #[cfg(feature = "rabbitmq")]

@@ -6,21 +6,21 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
-    Destinations, Finding, WAITS,
+    Finding, RoutedDestinations, WAITS,
     bindings::{Reached, reached},
-    management::Management,
+    management::ManagementApi,
     tables::quoted,
 };
 
 /// The limits of a queue that delete messages.
 const DROPS: [&str; 3] = ["message-ttl", "max-length", "max-length-bytes"];
-/// The attributes of [`Queue`].
+/// The attributes of [`QueueInfo`].
 const QUEUE: &str = "type,durable,auto_delete,exclusive,arguments,policy,effective_policy_definition,delivery_limit,members,slave_nodes,\
                      messages,consumers";
 
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
-struct Queue {
+struct QueueInfo {
     #[serde(rename = "type")]
     kind: String,
     durable: bool,
@@ -38,7 +38,7 @@ struct Queue {
     consumers: Option<u64>,
 }
 
-impl Queue {
+impl QueueInfo {
     /// A setting, by an argument or a policy.
     fn setting(&self, name: &str) -> Option<&Value> {
         let argument = self.arguments.get(format!("x-{name}"));
@@ -65,7 +65,7 @@ struct Overview {
 }
 
 /// The broker of a sink.
-struct Broker<'a> {
+struct QueueBroker<'a> {
     sink: &'a str,
     vhost: &'a str,
     nodes: Vec<String>,
@@ -74,7 +74,7 @@ struct Broker<'a> {
 }
 
 /// Looks at what messages for these exchanges reach. They exist. Blocks.
-pub(super) fn examine(api: &Management, destinations: &Destinations) -> Vec<Finding> {
+pub(super) fn examine(api: &ManagementApi, destinations: &RoutedDestinations) -> Vec<Finding> {
     let mut findings = Vec::new();
     if let Err(note) = look(api, destinations, &mut findings) {
         findings.push(note);
@@ -82,11 +82,11 @@ pub(super) fn examine(api: &Management, destinations: &Destinations) -> Vec<Find
     findings
 }
 
-fn look(api: &Management, destinations: &Destinations, findings: &mut Vec<Finding>) -> Result<(), Finding> {
+fn look(api: &ManagementApi, destinations: &RoutedDestinations, findings: &mut Vec<Finding>) -> Result<(), Finding> {
     let nodes: Vec<Node> = api.get(&["nodes"], "name")?;
     let Overview { rabbitmq_version } = api.get(&["overview"], "rabbitmq_version")?;
     let major = rabbitmq_version.split('.').next().and_then(|major| major.parse::<u32>().ok());
-    let broker = Broker {
+    let broker = QueueBroker {
         sink: &api.sink,
         vhost: &api.vhost,
         nodes: nodes.into_iter().map(|node| node.name).collect(),
@@ -105,13 +105,13 @@ fn look(api: &Management, destinations: &Destinations, findings: &mut Vec<Findin
         }
     }
     for name in queues {
-        let queue: Queue = api.get(&["queues", &api.vhost, &name], QUEUE)?;
+        let queue: QueueInfo = api.get(&["queues", &api.vhost, &name], QUEUE)?;
         findings.extend(broker.judge(&name, &queue));
     }
     Ok(())
 }
 
-impl Broker<'_> {
+impl QueueBroker<'_> {
     fn unbound(&self, exchange: &str, routing_key: Option<&str>) -> Finding {
         let key = routing_key.map(|key| format!(" for the routing key {key}")).unwrap_or_default();
         let evidence = format!("The exchange {exchange} of the sink {} leads to no queue{key}.", self.sink);
@@ -119,7 +119,7 @@ impl Broker<'_> {
         problem.fix("Bind a queue to it, or correct the route.")
     }
 
-    fn judge(&self, name: &str, queue: &Queue) -> Vec<Finding> {
+    fn judge(&self, name: &str, queue: &QueueInfo) -> Vec<Finding> {
         let found = [
             self.durability(name, queue),
             self.replicas(name, queue),
@@ -130,11 +130,11 @@ impl Broker<'_> {
         found.into_iter().flatten().collect()
     }
 
-    fn durability(&self, name: &str, queue: &Queue) -> Option<Finding> {
+    fn durability(&self, name: &str, queue: &QueueInfo) -> Option<Finding> {
         let what = match queue {
-            Queue { exclusive: true, .. } => "ends with its connection (exclusive)",
-            Queue { auto_delete: true, .. } => "is deleted with its last consumer (auto-delete)",
-            Queue { durable: false, .. } => "is not durable",
+            QueueInfo { exclusive: true, .. } => "ends with its connection (exclusive)",
+            QueueInfo { auto_delete: true, .. } => "is deleted with its last consumer (auto-delete)",
+            QueueInfo { durable: false, .. } => "is not durable",
             queue if queue.setting("expires").is_some() => {
                 "is deleted when no consumer uses it for a while (x-expires)"
             }
@@ -145,7 +145,7 @@ impl Broker<'_> {
         Some(risk.fix("Bind a durable queue in its place, with the argument x-queue-type = quorum."))
     }
 
-    fn replicas(&self, name: &str, queue: &Queue) -> Option<Finding> {
+    fn replicas(&self, name: &str, queue: &QueueInfo) -> Option<Finding> {
         let is_quorum = queue.kind == "quorum";
         let copies = if queue.kind == "classic" {
             1 + queue.slave_nodes.as_array().map_or(0, Vec::len)
@@ -172,7 +172,7 @@ impl Broker<'_> {
         Some(risk.fix("Add members:").shell(others.map(add).collect::<Vec<_>>().join("\n")))
     }
 
-    fn delivery_limit(&self, name: &str, queue: &Queue) -> Option<Finding> {
+    fn delivery_limit(&self, name: &str, queue: &QueueInfo) -> Option<Finding> {
         let limit = queue.delivery_limit(self.delivery_limit).filter(|_| queue.kind == "quorum")?;
         let evidence =
             format!("The queue {name} of the sink {} drops a message after {limit} failed deliveries.", self.sink);
@@ -181,7 +181,7 @@ impl Broker<'_> {
         self.dead_letters(name, queue, risk)
     }
 
-    fn drops(&self, name: &str, queue: &Queue) -> Option<Finding> {
+    fn drops(&self, name: &str, queue: &QueueInfo) -> Option<Finding> {
         let overflow = queue.setting("overflow").and_then(Value::as_str).unwrap_or("drop-head");
         let is_dropping = |name: &&str| *name == "message-ttl" || overflow == "drop-head";
         let limits = DROPS.iter().filter(|name| is_dropping(name));
@@ -196,7 +196,7 @@ impl Broker<'_> {
     }
 
     /// Adds the fix: a queue for what this one drops. `None` if it has one.
-    fn dead_letters(&self, name: &str, queue: &Queue, risk: Finding) -> Option<Finding> {
+    fn dead_letters(&self, name: &str, queue: &QueueInfo, risk: Finding) -> Option<Finding> {
         if queue.setting("dead-letter-exchange").is_some() {
             return None;
         }
@@ -214,7 +214,7 @@ impl Broker<'_> {
         Some(risk.fix(format!("Declare the durable queue {dead} for them, then:")).shell(command))
     }
 
-    fn consumers(&self, name: &str, queue: &Queue) -> Option<Finding> {
+    fn consumers(&self, name: &str, queue: &QueueInfo) -> Option<Finding> {
         let (messages, sink) = (queue.messages, self.sink);
         let note = || {
             let evidence = format!("The queue {name} of the sink {sink} has {messages} messages and no consumer.");
@@ -228,12 +228,12 @@ impl Broker<'_> {
 mod tests {
     use super::*;
 
-    fn broker(nodes: usize, delivery_limit: Option<u64>) -> Broker<'static> {
+    fn broker(nodes: usize, delivery_limit: Option<u64>) -> QueueBroker<'static> {
         let nodes = (1..=nodes).map(|number| format!("rabbit@{number}")).collect();
-        Broker { sink: "r", vhost: "/", nodes, delivery_limit }
+        QueueBroker { sink: "r", vhost: "/", nodes, delivery_limit }
     }
 
-    fn queue(json: Value) -> Queue {
+    fn queue(json: Value) -> QueueInfo {
         let mut all = json!({"type": "quorum", "durable": true, "members": ["rabbit@1"], "consumers": 1, "delivery_limit": "unlimited"});
         let (Value::Object(all), Value::Object(json)) = (&mut all, json) else { panic!("no objects") };
         all.extend(json);
@@ -242,7 +242,7 @@ mod tests {
 
     #[test]
     fn each_queue_has_its_finding() {
-        let found = |broker: &Broker<'_>, json: Value| {
+        let found = |broker: &QueueBroker<'_>, json: Value| {
             broker.judge("q", &queue(json)).iter().map(|it| it.finding).collect::<Vec<_>>()
         };
         let (alone, cluster) = (broker(1, Some(20)), broker(3, Some(20)));
@@ -271,7 +271,7 @@ mod tests {
 
     #[test]
     fn messages_that_a_queue_drops_are_lost_without_a_dead_letter_exchange() {
-        let found = |broker: &Broker<'_>, json: Value| {
+        let found = |broker: &QueueBroker<'_>, json: Value| {
             broker.judge("q", &queue(json)).iter().map(|it| it.finding).collect::<Vec<_>>()
         };
         let (new, old) = (broker(1, Some(20)), broker(1, None));

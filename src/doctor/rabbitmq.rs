@@ -7,17 +7,17 @@ use outbox_relay::sink::{
     rabbitmq::{BrokerSession, ChannelFailure},
 };
 
-use super::{DEADLINE, Destinations, Finding, WAITS, management::Management, queues};
+use super::{DEADLINE, Finding, RoutedDestinations, WAITS, management::ManagementApi, queues};
 use crate::config::RabbitMqConfig;
 
 /// Looks at the exchanges, at the queues that the default exchange is to reach, and at those that bindings lead to.
-pub(super) async fn examine(name: &str, config: &RabbitMqConfig, destinations: &Destinations) -> Vec<Finding> {
-    let (mut findings, mut existing) = (Vec::new(), Destinations::new());
+pub(super) async fn examine(name: &str, config: &RabbitMqConfig, destinations: &RoutedDestinations) -> Vec<Finding> {
+    let (mut findings, mut existing) = (Vec::new(), RoutedDestinations::new());
     let looked = exist(name, config, destinations, &mut findings, &mut existing).await;
     if let Err(error) = looked.map_err(PublishError::from) {
         findings.push(Finding::note("not_checked", format!("The exchanges of the sink {name}: {error}.")));
     }
-    match Management::new(name, config, DEADLINE) {
+    match ManagementApi::new(name, config, DEADLINE) {
         Err(note) => findings.push(note),
         Ok(api) => {
             let asked = tokio::task::spawn_blocking(move || queues::examine(&api, &existing)).await;
@@ -31,9 +31,9 @@ pub(super) async fn examine(name: &str, config: &RabbitMqConfig, destinations: &
 async fn exist(
     name: &str,
     config: &RabbitMqConfig,
-    destinations: &Destinations,
+    destinations: &RoutedDestinations,
     findings: &mut Vec<Finding>,
-    existing: &mut Destinations,
+    existing: &mut RoutedDestinations,
 ) -> Result<(), ChannelFailure> {
     let deadline = Instant::now() + DEADLINE;
     let session = BrokerSession::connect(config, name, deadline).await?;

@@ -54,7 +54,7 @@ pub(super) async fn examine(db: &mut MySqlConnection, login: &Login) -> Result<V
 
 /// Judges the settings; `host` is the time of this machine in microseconds since 1970.
 fn settings(server: &Server, host: i64) -> Vec<Finding> {
-    let settings = Settings { server, is_mariadb: is_mariadb(server) };
+    let settings = ServerSettings { server, is_mariadb: is_mariadb(server) };
     let found = [
         settings.version(),
         settings.pages(),
@@ -74,12 +74,12 @@ fn is_mariadb(server: &Server) -> bool {
     server.variables.get("version").is_some_and(|it| it.contains("MariaDB"))
 }
 
-struct Settings<'a> {
+struct ServerSettings<'a> {
     server: &'a Server,
     is_mariadb: bool,
 }
 
-impl Settings<'_> {
+impl ServerSettings<'_> {
     fn text(&self, name: &str) -> &str {
         self.server.variables.get(name).map_or("", String::as_str)
     }

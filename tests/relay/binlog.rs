@@ -12,7 +12,7 @@ use outbox_core::{
     sqlx::{self, AssertSqlSafe, Connection as _, Executor as _, MySqlConnection},
     store::claim::read,
 };
-use outbox_relay::binlog::{Change, End, Ended, Log, Reason, Refused, What};
+use outbox_relay::binlog::{End, Log, Reason, Refused, RowChange, StreamEnded, What};
 use testkit::{
     accounts::Account,
     database::Database,
@@ -62,7 +62,7 @@ async fn next(log: &mut Log) -> Result<Vec<String>> {
         End::Prepared(changes) => ("prepared: ", changes),
         End::PreparedCommitted => return Ok(vec!["a prepared one is committed".to_owned()]),
     };
-    let word = |Change { lane, what }: &Change| match what {
+    let word = |RowChange { lane, what }: &RowChange| match what {
         What::Pending(row, message) => {
             let payload =
                 message.as_ref().map(|it| String::from_utf8_lossy(it.contents.payload.as_deref().unwrap_or_default()));
@@ -316,7 +316,7 @@ async fn a_stream_that_is_killed_ends(flavor: Flavor) -> Result<()> {
     let thread = database.number(&flavor.streams()).await?;
     database.execute(&format!("KILL {thread}")).await?;
     let ended = log.next().await.err().context("it goes on")?;
-    ensure!(matches!(ended, Ended::Lost(_)), "{ended:?}");
+    ensure!(matches!(ended, StreamEnded::Lost(_)), "{ended:?}");
     Ok(())
 }
 
@@ -329,7 +329,7 @@ async fn a_stream_without_a_sign_of_life_ends(flavor: Flavor) -> Result<()> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         match tokio::time::timeout(Duration::from_millis(100), log.next()).await {
-            Ok(Err(Ended::Lost(_))) => return Ok(()),
+            Ok(Err(StreamEnded::Lost(_))) => return Ok(()),
             Ok(other) => anyhow::bail!("{other:?}"),
             Err(_elapsed) => ensure!(Instant::now() < deadline, "it goes on"),
         }

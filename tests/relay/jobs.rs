@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use outbox_core::{
     sqlx::{self, Connection as _, MySqlConnection},
-    store::operate::jobs::{self, Actor, Batch, Change, NewJob},
+    store::operate::jobs::{self, Actor, JobBatch, JobChange, NewJob},
 };
 use serde_json::Value;
 use testkit::{
@@ -370,7 +370,9 @@ async fn a_batch_leaves_out_a_message_that_has_died_again_since_it_was_found(fla
     let mut db = stage.database.connect().await?;
     let id: u64 = sqlx::query_scalar("SELECT id FROM outbox_dead").fetch_one(&mut db).await?;
     let actor = Actor { name: "alice", via: "test", reason: "x" };
-    for (change, action) in [(Change::Discard, "discard"), (Change::Retry, "retry"), (Change::Release, "release")] {
+    for (change, action) in
+        [(JobChange::Discard, "discard"), (JobChange::Retry, "retry"), (JobChange::Release, "release")]
+    {
         let order = NewJob { action, filter: "{}", per_second: 100, messages: 1 };
         jobs::order(&mut db, &order, &actor).await?;
         let late = "UPDATE outbox_jobs SET next_at = created_at; UPDATE outbox_dead SET died_at = UTC_TIMESTAMP(6), holds_key = 1";
@@ -380,7 +382,7 @@ async fn a_batch_leaves_out_a_message_that_has_died_again_since_it_was_found(fla
         let last = (0, id);
         let pause = Duration::ZERO;
         let token = 7;
-        let batch = Batch { job, change, lane: 0, ids: &[id], last, is_last: true, pause, token };
+        let batch = JobBatch { job, change, lane: 0, ids: &[id], last, is_last: true, pause, token };
         ensure!(jobs::carry_out(&mut db, &batch).await?, "{action}: the batch was not carried out");
         let stays =
             "SELECT COUNT(*) = 1 AND (SELECT COUNT(*) FROM outbox_messages) = 1 FROM outbox_dead WHERE holds_key = 1";

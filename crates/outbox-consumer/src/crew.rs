@@ -9,21 +9,21 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     ConsumerError, Delivery, Handler,
     keys::Keys,
-    process::{Processor, Verdict},
+    process::{Decision, Processor},
     sequence,
 };
 
 /// A message's place at its broker: for its acknowledgement.
 pub(crate) trait Acknowledge: Send + 'static {
     /// Answers the broker, if it is answered message by message. Returns the verdict that is left to carry out.
-    fn settle(&self, delivery: &Delivery, verdict: Verdict) -> impl Future<Output = Verdict> + Send;
+    fn settle(&self, delivery: &Delivery, verdict: Decision) -> impl Future<Output = Decision> + Send;
 
     /// Notes whether the message waits behind an earlier one of its key.
     fn waits(&self, _delivery: &Delivery, _waits: bool) {}
 }
 
 /// A message to process. `stop` ends its waits: the partition or the connection is lost, or the consumer stops.
-pub(crate) struct Job<T> {
+pub(crate) struct CrewJob<T> {
     pub(crate) delivery: Delivery,
     pub(crate) tag: T,
     pub(crate) stop: CancellationToken,
@@ -31,15 +31,15 @@ pub(crate) struct Job<T> {
 
 /// A message that is decided.
 pub(crate) struct FinishedTask<T> {
-    pub(crate) job: Job<T>,
-    pub(crate) verdict: Verdict,
+    pub(crate) job: CrewJob<T>,
+    pub(crate) verdict: Decision,
 }
 
 pub(crate) struct Crew<H, T> {
     pub(crate) processor: Arc<Processor<H>>,
     /// Ends all waits.
     pub(crate) stop: CancellationToken,
-    keys: Keys<u64, Job<T>>,
+    keys: Keys<u64, CrewJob<T>>,
     tasks: JoinSet<FinishedTask<T>>,
     /// Carries out the orders of operators.
     retries: JoinSet<()>,
@@ -58,7 +58,7 @@ impl<H: Handler, T: Acknowledge> Crew<H, T> {
     }
 
     /// Starts a message, now or when the earlier ones of its key are decided.
-    pub(crate) fn arrived(&mut self, job: Job<T>) {
+    pub(crate) fn arrived(&mut self, job: CrewJob<T>) {
         self.count(1);
         self.processor.warn_if_late(&job.delivery);
         job.tag.waits(&job.delivery, true);
@@ -67,13 +67,13 @@ impl<H: Handler, T: Acknowledge> Crew<H, T> {
         }
     }
 
-    fn start(&mut self, mut job: Job<T>) {
+    fn start(&mut self, mut job: CrewJob<T>) {
         job.tag.waits(&job.delivery, false);
         let processor = Arc::clone(&self.processor);
         self.tasks.spawn(async move {
             let verdict = processor.process(&mut job.delivery, &job.stop).await;
             let verdict = job.tag.settle(&job.delivery, verdict).await;
-            if job.delivery.is_guilty && !matches!(verdict, Verdict::Undecided) {
+            if job.delivery.is_guilty && !matches!(verdict, Decision::Undecided) {
                 processor.survived(job.delivery.id, true).await;
             }
             FinishedTask { job, verdict }
@@ -88,10 +88,10 @@ impl<H: Handler, T: Acknowledge> Crew<H, T> {
                 Err(error) => return Some(Err(ConsumerError::Internal(error.to_string()))),
             };
             let key = order_key(&job.delivery);
-            if matches!(verdict, Verdict::Later) {
+            if matches!(verdict, Decision::Later) {
                 // The missing message may be among the later arrivals of the key.
                 let number = sequence::number(&job.delivery).map(|(number, _)| number);
-                let before = |it: &Job<T>| sequence::number(&it.delivery).map(|(number, _)| number) < number;
+                let before = |it: &CrewJob<T>| sequence::number(&it.delivery).map(|(number, _)| number) < number;
                 job.tag.waits(&job.delivery, true);
                 if let Some(next) = self.keys.later(key.as_ref(), job, before) {
                     self.start(next);

@@ -12,15 +12,15 @@ const LINES: u64 = 10;
 const EVERY: Duration = Duration::from_secs(60);
 
 /// The consumers of a process share one log.
-static KINDS: Mutex<BTreeMap<String, Seen>> = Mutex::new(BTreeMap::new());
+static KINDS: Mutex<BTreeMap<String, SeenLines>> = Mutex::new(BTreeMap::new());
 
 #[derive(Debug, Clone, Copy)]
-struct Seen {
+struct SeenLines {
     since: Instant,
     lines: u64,
 }
 
-impl Seen {
+impl SeenLines {
     /// Counts a line. Returns whether it is shown, and the number of lines that were left out before.
     fn line(&mut self, now: Instant) -> (bool, u64) {
         let mut left_out = 0;
@@ -38,7 +38,7 @@ pub(crate) fn shown(consumer: &str, kind: &str) -> bool {
     let now = Instant::now();
     let (is_shown, left_out) = {
         let mut kinds = KINDS.lock().unwrap_or_else(PoisonError::into_inner);
-        kinds.entry(format!("{consumer} {kind}")).or_insert(Seen { since: now, lines: 0 }).line(now)
+        kinds.entry(format!("{consumer} {kind}")).or_insert(SeenLines { since: now, lines: 0 }).line(now)
     };
     if left_out > 0 {
         tracing::warn!(consumer, lines = left_out, text = kind, "lines like others were left out");
@@ -53,7 +53,7 @@ mod tests {
     #[test]
     fn ten_lines_of_a_kind_are_shown_in_a_minute_and_the_others_are_counted() {
         let now = Instant::now();
-        let mut seen = Seen { since: now, lines: 0 };
+        let mut seen = SeenLines { since: now, lines: 0 };
         assert_eq!((0..1000).filter(|_| seen.line(now) == (true, 0)).count(), 10);
         assert_eq!(seen.line(now + EVERY), (true, 990));
         assert_eq!(seen.line(now + EVERY), (true, 0));

@@ -21,15 +21,15 @@ use crate::{
     Delivery, Failure, Handler, crash, lines,
     metrics::age,
     options::Options,
-    retry::Next,
+    retry::NextTry,
     sequence::{self, SequenceStep},
     starts::{ALONE, MOST, Starts},
-    unfinished::{Progress, Unfinished},
+    unfinished::{PartitionProgress, Unfinished},
 };
 
 /// The answer to the broker about a message.
 #[derive(Debug)]
-pub(crate) enum Verdict {
+pub(crate) enum Decision {
     /// Done: processed now or before, or kept as dead in the table.
     Done,
     /// Dead: it goes to the broker's place for dead messages.
@@ -93,7 +93,7 @@ impl<H: Handler> Processor<H> {
     }
 
     /// Tries until the message has a verdict, or `stop` is cancelled between two attempts.
-    pub(crate) async fn process(&self, delivery: &mut Delivery, stop: &CancellationToken) -> Verdict {
+    pub(crate) async fn process(&self, delivery: &mut Delivery, stop: &CancellationToken) -> Decision {
         let mut progress = self.unfinished.take(delivery.id);
         delivery.attempt = delivery.attempt.max(progress.attempt);
         // The queue may drop it before its wait is over.
@@ -101,52 +101,58 @@ impl<H: Handler> Processor<H> {
             progress.until = Instant::now();
         }
         let verdict = self.decide(delivery, &mut progress, stop).await;
-        if matches!(verdict, Verdict::Undecided) {
-            self.unfinished.keep(delivery.id, Progress { attempt: delivery.attempt, ..progress });
+        if matches!(verdict, Decision::Undecided) {
+            self.unfinished.keep(delivery.id, PartitionProgress { attempt: delivery.attempt, ..progress });
         }
         verdict
     }
 
-    async fn decide(&self, delivery: &mut Delivery, progress: &mut Progress, stop: &CancellationToken) -> Verdict {
+    async fn decide(
+        &self,
+        delivery: &mut Delivery,
+        progress: &mut PartitionProgress,
+        stop: &CancellationToken,
+    ) -> Decision {
         loop {
             if stop.run_until_cancelled(sleep_until(progress.until)).await.is_none() {
-                return Verdict::Undecided;
+                return Decision::Undecided;
             }
-            let Some(outcome) = self.attempt(delivery, stop).await else { return Verdict::Undecided };
+            let Some(outcome) = self.attempt(delivery, stop).await else { return Decision::Undecided };
             let failures = &mut progress.failures;
             *failures += 1;
             let (failure, next) = match self.charge(outcome, &mut progress.streak) {
-                Ok(()) => return Verdict::Done,
+                Ok(()) => return Decision::Done,
                 Err(Unprocessed::Early) => {
-                    return self.pause(*failures, stop).await.map_or(Verdict::Undecided, |()| Verdict::Later);
+                    return self.pause(*failures, stop).await.map_or(Decision::Undecided, |()| Decision::Later);
                 }
                 Err(Unprocessed::Dead(reason, error)) => {
                     let obituary = Obituary { reason, error, attempts: delivery.attempt };
                     return self.give_up(delivery, obituary, stop).await;
                 }
-                Err(Unprocessed::NotTried(error)) => (Failure::from(error), Next::Again { counted: false }),
+                Err(Unprocessed::NotTried(error)) => (Failure::from(error), NextTry::Again { counted: false }),
                 Err(Unprocessed::Failed(failure) | Unprocessed::Lost(failure, _)) => {
                     let next = self.options.retry.next(&failure, delivery.attempt, self.can_requeue);
-                    let is_last = !matches!(next, Next::Again { counted: false }) && self.is_near_its_limit(delivery);
-                    (failure, if is_last { Next::Dead("returned") } else { next })
+                    let is_last =
+                        !matches!(next, NextTry::Again { counted: false }) && self.is_near_its_limit(delivery);
+                    (failure, if is_last { NextTry::Dead("returned") } else { next })
                 }
             };
             let wait = match next {
-                Next::Dead(reason) => {
+                NextTry::Dead(reason) => {
                     let (error, attempts) = (failure.to_string(), delivery.attempt);
                     return self.give_up(delivery, Obituary { reason, error, attempts }, stop).await;
                 }
-                Next::Requeue => {
+                NextTry::Requeue => {
                     self.note("requeued", delivery, &failure);
                     let failures = failures.saturating_add(delivery.deliveries);
-                    return self.pause(failures, stop).await.map_or(Verdict::Undecided, |()| Verdict::Requeue);
+                    return self.pause(failures, stop).await.map_or(Decision::Undecided, |()| Decision::Requeue);
                 }
-                Next::Again { counted } => {
+                NextTry::Again { counted } => {
                     self.note("failed", delivery, &failure);
                     delivery.attempt += u32::from(counted);
                     self.options.retry.wait(*failures)
                 }
-                Next::After(wait) => {
+                NextTry::After(wait) => {
                     *failures -= 1;
                     self.options.metrics.count(self.consumer(), "snoozed");
                     tracing::debug!(message_id = %delivery.id, consumer = self.consumer(), ?wait, "a message is tried again later");
@@ -308,7 +314,7 @@ impl<H: Handler> Processor<H> {
     }
 
     /// Keeps a dead message in the table and marks it as processed, in one transaction; or leaves it to the broker.
-    async fn give_up(&self, delivery: &Delivery, obituary: Obituary, stop: &CancellationToken) -> Verdict {
+    async fn give_up(&self, delivery: &Delivery, obituary: Obituary, stop: &CancellationToken) -> Decision {
         let Obituary { reason, error, attempts } = &obituary;
         if lines::shown(self.consumer(), "a message is dead") {
             tracing::error!(message_id = %delivery.id, topic = delivery.contents.topic, consumer = self.consumer(),
@@ -316,7 +322,7 @@ impl<H: Handler> Processor<H> {
         }
         if self.broker_buries {
             self.options.metrics.count(self.consumer(), "dead");
-            return Verdict::Dead(obituary);
+            return Decision::Dead(obituary);
         }
         let mut failures = 0;
         while let Err(error) = self.in_time(self.bury(delivery, &obituary)).await {
@@ -325,11 +331,11 @@ impl<H: Handler> Processor<H> {
                 tracing::warn!(message_id = %delivery.id, error = %Failure::from(error), "cannot keep the dead message yet");
             }
             if self.pause(failures, stop).await.is_none() {
-                return Verdict::Undecided;
+                return Decision::Undecided;
             }
         }
         self.options.metrics.count(self.consumer(), "dead");
-        Verdict::Done
+        Decision::Done
     }
 
     async fn bury(&self, delivery: &Delivery, obituary: &Obituary) -> Result<(), InboxError> {

@@ -25,7 +25,7 @@ impl Default for Retry {
 
 /// The consequence of a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Next {
+pub(crate) enum NextTry {
     /// Retried; `counted` if it has cost an attempt.
     Again { counted: bool },
     /// Retried after this time, for no attempt.
@@ -44,15 +44,15 @@ impl Retry {
     }
 
     /// The consequence of the failure of attempt number `attempt`.
-    pub(crate) fn next(&self, failure: &Failure, attempt: u32, can_requeue: bool) -> Next {
+    pub(crate) fn next(&self, failure: &Failure, attempt: u32, can_requeue: bool) -> NextTry {
         match failure {
-            _ if failure.is_passing() => Next::Again { counted: false },
-            Failure::Dead(_) => Next::Dead("refused"),
-            Failure::After(wait) => Next::After((*wait).min(Failure::LONGEST_IN_MEMORY)),
-            Failure::Requeue(_) if can_requeue => Next::Requeue,
-            Failure::Requeue(_) => Next::Again { counted: false },
-            Failure::Retry(_) if attempt >= self.max_attempts => Next::Dead("attempts"),
-            Failure::Retry(_) => Next::Again { counted: true },
+            _ if failure.is_passing() => NextTry::Again { counted: false },
+            Failure::Dead(_) => NextTry::Dead("refused"),
+            Failure::After(wait) => NextTry::After((*wait).min(Failure::LONGEST_IN_MEMORY)),
+            Failure::Requeue(_) if can_requeue => NextTry::Requeue,
+            Failure::Requeue(_) => NextTry::Again { counted: false },
+            Failure::Retry(_) if attempt >= self.max_attempts => NextTry::Dead("attempts"),
+            Failure::Retry(_) => NextTry::Again { counted: true },
         }
     }
 
@@ -77,21 +77,21 @@ mod tests {
     fn the_failure_and_the_attempts_decide() {
         let retry = Retry { max_attempts: 3, ..Retry::default() };
         let cases = [
-            (Failure::from("x"), 1, Next::Again { counted: true }),
-            (Failure::from("x"), 2, Next::Again { counted: true }),
-            (Failure::from("x"), 3, Next::Dead("attempts")),
-            (Failure::dead("x"), 1, Next::Dead("refused")),
-            (Failure::requeue("x"), 9, Next::Requeue),
-            (Failure::from(sqlx::Error::PoolTimedOut), 99, Next::Again { counted: false }),
-            (Failure::from(sqlx::Error::RowNotFound), 3, Next::Dead("attempts")),
-            (Failure::dead(sqlx::Error::PoolTimedOut), 1, Next::Dead("refused")),
-            (Failure::After(Duration::from_secs(5)), 99, Next::After(Duration::from_secs(5))),
-            (Failure::After(Duration::MAX), 99, Next::After(Failure::LONGEST_IN_MEMORY)),
+            (Failure::from("x"), 1, NextTry::Again { counted: true }),
+            (Failure::from("x"), 2, NextTry::Again { counted: true }),
+            (Failure::from("x"), 3, NextTry::Dead("attempts")),
+            (Failure::dead("x"), 1, NextTry::Dead("refused")),
+            (Failure::requeue("x"), 9, NextTry::Requeue),
+            (Failure::from(sqlx::Error::PoolTimedOut), 99, NextTry::Again { counted: false }),
+            (Failure::from(sqlx::Error::RowNotFound), 3, NextTry::Dead("attempts")),
+            (Failure::dead(sqlx::Error::PoolTimedOut), 1, NextTry::Dead("refused")),
+            (Failure::After(Duration::from_secs(5)), 99, NextTry::After(Duration::from_secs(5))),
+            (Failure::After(Duration::MAX), 99, NextTry::After(Failure::LONGEST_IN_MEMORY)),
         ];
         for (failure, attempt, next) in cases {
             assert_eq!(retry.next(&failure, attempt, true), next, "{failure:?} at attempt {attempt}");
         }
-        assert_eq!(retry.next(&Failure::requeue("x"), 9, false), Next::Again { counted: false });
+        assert_eq!(retry.next(&Failure::requeue("x"), 9, false), NextTry::Again { counted: false });
     }
 
     #[test]

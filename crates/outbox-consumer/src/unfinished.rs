@@ -16,7 +16,7 @@ const FORGET: Duration = Duration::from_secs(3600);
 
 /// How far a message has come.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Progress {
+pub(crate) struct PartitionProgress {
     /// The number of its next attempt.
     pub(crate) attempt: u32,
     /// Its failures, which decide the next wait.
@@ -27,27 +27,27 @@ pub(crate) struct Progress {
     pub(crate) streak: Streak,
 }
 
-impl Progress {
+impl PartitionProgress {
     fn new() -> Self {
         Self { attempt: 1, failures: 0, until: Instant::now(), streak: Streak::default() }
     }
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Unfinished(Mutex<HashMap<Uuid, Progress>>);
+pub(crate) struct Unfinished(Mutex<HashMap<Uuid, PartitionProgress>>);
 
 impl Unfinished {
-    fn messages(&self) -> MutexGuard<'_, HashMap<Uuid, Progress>> {
+    fn messages(&self) -> MutexGuard<'_, HashMap<Uuid, PartitionProgress>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes out what is known of a message.
-    pub(crate) fn take(&self, id: Uuid) -> Progress {
-        self.messages().remove(&id).unwrap_or_else(Progress::new)
+    pub(crate) fn take(&self, id: Uuid) -> PartitionProgress {
+        self.messages().remove(&id).unwrap_or_else(PartitionProgress::new)
     }
 
     /// Remembers a message that goes back.
-    pub(crate) fn keep(&self, id: Uuid, progress: Progress) {
+    pub(crate) fn keep(&self, id: Uuid, progress: PartitionProgress) {
         let (mut messages, now) = (self.messages(), Instant::now());
         if messages.len() >= MOST {
             messages.retain(|_, it| now.saturating_duration_since(it.until) < FORGET);

@@ -40,7 +40,7 @@ use crate::{
     state::{
         capacity::Capacity,
         context::Context,
-        role::Role,
+        role::ProcessKind,
         session::{self, Session},
     },
 };
@@ -90,7 +90,7 @@ impl Relay {
         let unusable = |error| RunError::configuration(format!("the database URL cannot be used: {error}"));
         database::options(&config.database).map_err(unusable)?;
         let login = database::Login::Configured(config.database.clone());
-        let mut context = Context::new(config, login, metrics, health, Role::Relay);
+        let mut context = Context::new(config, login, metrics, health, ProcessKind::Relay);
         context.traces = Traces::new(&context.config, &context.owner)?;
         Ok(Self { context: Arc::new(context), routes, feeds })
     }
@@ -213,7 +213,7 @@ fn start_keepers(context: &Arc<Context>) -> JoinSet<()> {
     keepers.spawn(pauses::run(Arc::clone(context)));
     keepers.spawn(jobs::run(Arc::clone(context)));
     keepers.spawn(gauges::run(Arc::clone(context)));
-    if let (Role::Relay, Some(topic)) = (context.role, &context.config.canary.topic) {
+    if let (ProcessKind::Relay, Some(topic)) = (context.role, &context.config.canary.topic) {
         keepers.spawn(canary::run(Arc::clone(context), topic.clone()));
     }
     keepers

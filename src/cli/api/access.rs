@@ -24,7 +24,7 @@ pub(super) const AT_ONCE: usize = 2;
 const WAITING: usize = 16;
 
 /// A refused request: the status, and a sentence.
-pub(super) type Refusal = (StatusCode, String);
+pub(super) type ApiRefusal = (StatusCode, String);
 
 /// The one who asks.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,11 +44,11 @@ pub(super) struct Access {
     /// Most requests of one caller in a second.
     pub(super) per_second: usize,
     /// The requests of each caller.
-    pub(super) counts: Mutex<HashMap<String, Count>>,
+    pub(super) counts: Mutex<HashMap<String, RequestCount>>,
 }
 
 /// The requests of a caller.
-pub(super) struct Count {
+pub(super) struct RequestCount {
     /// When its second began.
     begin: Instant,
     /// The requests since then.
@@ -57,7 +57,7 @@ pub(super) struct Count {
     places: Arc<Semaphore>,
 }
 
-impl Default for Count {
+impl Default for RequestCount {
     fn default() -> Self {
         Self { begin: Instant::now(), requests: 0, places: Arc::new(Semaphore::new(AT_ONCE)) }
     }
@@ -69,7 +69,7 @@ impl Access {
     /// # Errors
     ///
     /// If it is refused.
-    pub(super) fn caller(&self, headers: &HeaderMap) -> Result<Caller, Refusal> {
+    pub(super) fn caller(&self, headers: &HeaderMap) -> Result<Caller, ApiRefusal> {
         self.check_host(headers)?;
         let caller = self.authenticate(headers);
         // Those without a known token have one count together.
@@ -80,7 +80,7 @@ impl Access {
 
     /// Refuses other names than those of this process: a page that a browser on this machine shows could have made its
     /// own name lead here (DNS rebinding).
-    fn check_host(&self, headers: &HeaderMap) -> Result<(), Refusal> {
+    fn check_host(&self, headers: &HeaderMap) -> Result<(), ApiRefusal> {
         let host = text(headers, header::HOST.as_str()).unwrap_or_default();
         let name = host.rsplit_once(':').filter(|(_, port)| port.bytes().all(|byte| byte.is_ascii_digit()));
         let name = name.map_or(host, |(name, _)| name);
@@ -90,7 +90,7 @@ impl Access {
         Err((StatusCode::MISDIRECTED_REQUEST, "this host is not one of `api.hosts`".to_owned()))
     }
 
-    fn authenticate(&self, headers: &HeaderMap) -> Result<Caller, Refusal> {
+    fn authenticate(&self, headers: &HeaderMap) -> Result<Caller, ApiRefusal> {
         let refuse = |why: &str| Err((StatusCode::UNAUTHORIZED, why.to_owned()));
         let Some(file) = &self.tokens else {
             return match self.anonymous {
@@ -117,11 +117,12 @@ impl Access {
     }
 
     /// Refuses a caller with too many requests.
-    fn count(&self, name: &str, now: Instant) -> Result<(), Refusal> {
+    fn count(&self, name: &str, now: Instant) -> Result<(), ApiRefusal> {
         let mut counts = self.counts.lock();
-        let is_past = |count: &Count| now.duration_since(count.begin) >= WINDOW;
+        let is_past = |count: &RequestCount| now.duration_since(count.begin) >= WINDOW;
         counts.retain(|_, count| !is_past(count) || Arc::strong_count(&count.places) > 1);
-        let count = counts.entry(name.to_owned()).or_insert_with(|| Count { begin: now, ..Count::default() });
+        let count =
+            counts.entry(name.to_owned()).or_insert_with(|| RequestCount { begin: now, ..RequestCount::default() });
         if is_past(count) {
             (count.begin, count.requests) = (now, 0);
         }
@@ -137,7 +138,7 @@ impl Access {
     /// # Errors
     ///
     /// If many wait: they would take all connections of the listener.
-    pub(super) fn places(&self, name: &str) -> Result<Arc<Semaphore>, Refusal> {
+    pub(super) fn places(&self, name: &str) -> Result<Arc<Semaphore>, ApiRefusal> {
         let places = Arc::clone(&self.counts.lock().entry(name.to_owned()).or_default().places);
         // Beside the table, each request has one.
         if Arc::strong_count(&places) > 1 + WAITING {
@@ -148,7 +149,7 @@ impl Access {
 }
 
 /// The caller that a proxy names. The proxy has authenticated itself by its token.
-fn forwarded(headers: &HeaderMap) -> Result<Caller, Refusal> {
+fn forwarded(headers: &HeaderMap) -> Result<Caller, ApiRefusal> {
     let name = text(headers, "x-relay-user").filter(|name| (1..=100).contains(&name.chars().count()));
     match (name, text(headers, "x-relay-role").and_then(role)) {
         (Some(name), Some(role)) => Ok(Caller { name: name.to_owned(), role }),

@@ -26,18 +26,18 @@ const JSON: &str = "application/json";
 
 /// A client of one process.
 #[derive(Debug)]
-pub(crate) struct Client {
-    place: Place,
+pub(crate) struct ApiClient {
+    place: ApiPlace,
     token: Option<String>,
 }
 
 #[derive(Debug)]
-enum Place {
+enum ApiPlace {
     Address(Agent, Url),
     Socket(PathBuf),
 }
 
-impl Client {
+impl ApiClient {
     /// Makes one for this address, with the token in a file.
     pub(crate) fn new(url: &str, token: Option<&Path>) -> anyhow::Result<Self> {
         let token = token.map(|file| {
@@ -45,7 +45,7 @@ impl Client {
             text.with_context(|| format!("the token's file {} cannot be read", file.display()))
         });
         let token = token.transpose()?.map(|text| text.trim().to_owned());
-        Ok(Self { place: Place::new(url)?, token })
+        Ok(Self { place: ApiPlace::new(url)?, token })
     }
 
     /// Sends a request, and returns the answer.
@@ -69,7 +69,7 @@ impl Client {
     }
 }
 
-impl Place {
+impl ApiPlace {
     fn new(url: &str) -> anyhow::Result<Self> {
         if let Some(path) = url.strip_prefix("unix:") {
             return Ok(Self::Socket(path.into()));

@@ -16,7 +16,7 @@ use anyhow::Context as _;
 use axum::{Router, response::Response};
 use hyper::{Request, body::Incoming, service::Service as _};
 use hyper_util::service::TowerToHyperService;
-use outbox_relay::observe::http::{self, Answer};
+use outbox_relay::observe::http::{self, Respond};
 use tokio::net::{TcpListener, UnixListener};
 
 use super::problem;
@@ -25,9 +25,9 @@ use super::problem;
 const MODE: u32 = 0o660;
 
 #[derive(Clone)]
-struct Routes(Router);
+struct ApiRoutes(Router);
 
-impl Answer for Routes {
+impl Respond for ApiRoutes {
     type Body = axum::body::Body;
 
     async fn answer(&self, request: Request<Incoming>) -> Response {
@@ -57,9 +57,9 @@ impl Listening {
     /// Answers until `stop` is done, see [`http::serve_with`].
     pub(super) async fn serve(self, router: Router, time: Duration, stop: impl Future<Output = ()>) {
         match self {
-            Self::Address(listener) => http::serve_with(listener, Routes(router), time, stop).await,
+            Self::Address(listener) => http::serve_with(listener, ApiRoutes(router), time, stop).await,
             Self::Socket(listener, path) => {
-                http::serve_with(listener, Routes(router), time, stop).await;
+                http::serve_with(listener, ApiRoutes(router), time, stop).await;
                 fs::remove_file(path).ok();
             }
         }

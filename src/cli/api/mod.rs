@@ -27,7 +27,7 @@ use tokio::{
 
 pub(super) use self::request::paths;
 use self::{
-    access::{AT_ONCE, Access, Refusal},
+    access::{AT_ONCE, Access, ApiRefusal},
     listen::Listening,
     request::Request,
 };
@@ -128,7 +128,7 @@ async fn handle(State(api): State<Arc<Api>>, request: extract::Request) -> Respo
 }
 
 impl Api {
-    async fn answer(&self, request: extract::Request) -> Result<Value, Refusal> {
+    async fn answer(&self, request: extract::Request) -> Result<Value, ApiRefusal> {
         let (head, body) = request.into_parts();
         let caller = self.access.caller(&head.headers)?;
         let Some(path) = head.uri.path().strip_prefix("/api/v1/").map(str::to_owned) else {
@@ -181,7 +181,7 @@ fn queried(uri: &Uri) -> Vec<(String, String)> {
 }
 
 /// Returns the parameters in a body: a JSON object. No form of a foreign page can send this type.
-async fn posted(headers: &HeaderMap, body: Body) -> Result<Vec<(String, String)>, Refusal> {
+async fn posted(headers: &HeaderMap, body: Body) -> Result<Vec<(String, String)>, ApiRefusal> {
     let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     if kind.split(';').next().map(str::trim) != Some("application/json") {
         return Err((StatusCode::UNSUPPORTED_MEDIA_TYPE, "the body must be application/json".to_owned()));

@@ -19,16 +19,16 @@ const COUNTS: &str = "outbox_relay::log";
 
 /// Shows the first lines of each kind, but for debugging, and counts the others.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Limit(Arc<Mutex<HashMap<Kind, Seen>>>);
+pub(super) struct Limit(Arc<Mutex<HashMap<LineKind, SeenLine>>>);
 
 /// A place in the code, and the fields that tell its lines apart.
-type Kind = (Identifier, String);
+type LineKind = (Identifier, String);
 
 /// The fields whose values are few: the operation and the sink, and the target of a line of the crate `log`.
 const APART: [&str; 3] = ["operation", "sink", "log.target"];
 
 #[derive(Debug)]
-struct Seen {
+struct SeenLine {
     lines: u64,
     level: Level,
     /// The text of the first line.
@@ -50,7 +50,7 @@ impl Limit {
     /// Logs how many lines were left out, at their level, and begins anew.
     pub(super) fn count(&self) {
         let seen = std::mem::take(&mut *self.0.lock());
-        for Seen { lines, level, text } in seen.into_values().filter(|seen| seen.lines > LINES) {
+        for SeenLine { lines, level, text } in seen.into_values().filter(|seen| seen.lines > LINES) {
             let lines = lines - LINES;
             match level {
                 Level::ERROR => tracing::error!(target: COUNTS, lines, text, "lines like others were left out"),
@@ -68,11 +68,11 @@ impl<S: Subscriber> Layer<S> for Limit {
         if level > Level::INFO || metadata.target() == COUNTS {
             return true;
         }
-        let mut line = Line::default();
+        let mut line = LogLine::default();
         event.record(&mut line);
         let mut seen = self.0.lock();
         let kind = (metadata.callsite(), line.apart);
-        let seen = seen.entry(kind).or_insert_with(|| Seen { lines: 0, level, text: line.text });
+        let seen = seen.entry(kind).or_insert_with(|| SeenLine { lines: 0, level, text: line.text });
         seen.lines += 1;
         seen.lines <= LINES
     }
@@ -80,12 +80,12 @@ impl<S: Subscriber> Layer<S> for Limit {
 
 /// The text of a line, and the fields that tell it apart.
 #[derive(Default)]
-struct Line {
+struct LogLine {
     text: String,
     apart: String,
 }
 
-impl Visit for Line {
+impl Visit for LogLine {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         if field.name() == "message" {
             self.text = format!("{value:?}");

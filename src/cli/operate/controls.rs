@@ -12,7 +12,7 @@ use outbox_relay::{
         instances,
     },
     settings::value::duration,
-    state::controls::Target,
+    state::controls::PauseTarget,
 };
 use serde_json::{Value, json};
 
@@ -28,7 +28,7 @@ use crate::{
 /// One of them.
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
-struct What {
+struct PauseArgument {
     /// A lane: its messages stay pending
     #[arg(long)]
     lane: Option<u16>,
@@ -37,20 +37,21 @@ struct What {
     sink: Option<String>,
     /// A topic or exchange of a sink, such as kafka/orders: its messages wait
     #[arg(long, value_name = "SINK/NAME", value_parser = destination)]
-    destination: Option<Target>,
+    destination: Option<PauseTarget>,
     /// A relay or worker, by its name in `relay instances`: it finishes what is in flight, and claims no more
     #[arg(long, value_name = "NAME")]
     instance: Option<String>,
 }
 
-pub(super) fn destination(text: &str) -> Result<Target, &'static str> {
-    Target::of("destination", text).ok_or("give a sink and a topic or exchange, such as kafka/orders")
+pub(super) fn destination(text: &str) -> Result<PauseTarget, &'static str> {
+    PauseTarget::of("destination", text).ok_or("give a sink and a topic or exchange, such as kafka/orders")
 }
 
-impl What {
-    fn target(&self) -> anyhow::Result<Target> {
-        let instance = self.instance.clone().map(Target::Instance);
-        let place = self.lane.map(Target::Lane).or(self.sink.clone().map(Target::Sink)).or(self.destination.clone());
+impl PauseArgument {
+    fn target(&self) -> anyhow::Result<PauseTarget> {
+        let instance = self.instance.clone().map(PauseTarget::Instance);
+        let place =
+            self.lane.map(PauseTarget::Lane).or(self.sink.clone().map(PauseTarget::Sink)).or(self.destination.clone());
         place.or(instance).context("give a lane, a sink, a destination or an instance")
     }
 }
@@ -64,9 +65,9 @@ const EXAMPLES: &str = "Relays follow within a second, and finish what is in fli
 /// A lane, sink or destination, and the time.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, mut_arg("because", |because| because.required(true)))]
-pub(crate) struct Pause {
+pub(crate) struct PauseCommand {
     #[command(flatten)]
-    what: What,
+    what: PauseArgument,
     /// The length of the pause, such as 30m; without it, the pause lasts until `relay resume`
     #[arg(long = "for", value_name = "TIME", value_parser = time)]
     time: Option<Duration>,
@@ -80,12 +81,12 @@ fn time(text: &str) -> Result<Duration, &'static str> {
 
 /// Refuses a process or a sink that there is not. Where neither the configuration nor a live relay has a sink, any name
 /// is taken.
-pub(super) async fn known(db: &mut MySqlConnection, config: &Config, target: &Target) -> anyhow::Result<()> {
+pub(super) async fn known(db: &mut MySqlConnection, config: &Config, target: &PauseTarget) -> anyhow::Result<()> {
     let live: Vec<_> = instances::list(db).await?.into_iter().filter(|it| it.state != "gone").collect();
     let (what, name, names): (_, _, BTreeSet<&str>) = match target {
-        Target::Lane(_) => return Ok(()),
-        Target::Instance(name) => ("live relay", name, live.iter().map(|it| it.instance.as_str()).collect()),
-        Target::Sink(name) | Target::Destination(name, _) => {
+        PauseTarget::Lane(_) => return Ok(()),
+        PauseTarget::Instance(name) => ("live relay", name, live.iter().map(|it| it.instance.as_str()).collect()),
+        PauseTarget::Sink(name) | PauseTarget::Destination(name, _) => {
             let sinks = live.iter().flat_map(|it| it.sinks.keys()).chain(config.sinks.keys());
             ("sink", name, sinks.map(String::as_str).collect())
         }
@@ -101,7 +102,7 @@ pub(super) async fn known(db: &mut MySqlConnection, config: &Config, target: &Ta
 }
 
 #[async_trait]
-impl Operation for Pause {
+impl Operation for PauseCommand {
     fn role(&self) -> Role {
         Role::Operator
     }
@@ -129,7 +130,7 @@ impl Operation for Pause {
 }
 
 /// Returns the answer to an order about it.
-fn named(target: &Target) -> Value {
+fn named(target: &PauseTarget) -> Value {
     let (kind, name) = target.names();
     json!({"kind": kind, "name": name})
 }
@@ -139,7 +140,7 @@ fn named(target: &Target) -> Value {
 #[command(mut_arg("because", |because| because.required(true)))]
 pub(crate) struct Resume {
     #[command(flatten)]
-    what: What,
+    what: PauseArgument,
     #[command(flatten)]
     by: By,
 }
@@ -167,13 +168,13 @@ impl Operation for Resume {
 
 /// How to print them.
 #[derive(Debug, Args)]
-pub(crate) struct Controls {
+pub(crate) struct ControlsCommand {
     #[command(flatten)]
     format: Format,
 }
 
 #[async_trait]
-impl Operation for Controls {
+impl Operation for ControlsCommand {
     async fn answer(&self, db: &mut MySqlConnection, _: &Answering<'_>) -> anyhow::Result<Value> {
         Ok(serde_json::to_value(list(db).await.context("the controls cannot be read")?)?)
     }

@@ -18,7 +18,7 @@ use crate::cli::output::{self, Format};
 
 /// The subcommands of `relay inbox`.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Inbox {
+pub(crate) enum InboxCommand {
     /// List the consumers, with what they have processed and given up
     List(ListConsumers),
     /// List the newest messages that consumers have given up on
@@ -112,7 +112,7 @@ pub(crate) struct ListRetries {
 }
 
 #[async_trait]
-impl Operation for Inbox {
+impl Operation for InboxCommand {
     fn role(&self) -> Role {
         if matches!(self, Self::Retry(_)) { Role::Operator } else { Role::Viewer }
     }

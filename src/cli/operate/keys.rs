@@ -18,7 +18,7 @@ const FAILED: &str = "the keys cannot be read";
 
 /// The subcommands of `relay keys`.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Keys {
+pub(crate) enum KeysCommand {
     /// List the keys whose messages wait, by the first of these
     Blocked(Blocked),
     /// List the unsent messages of a key, and tell what the first one waits for
@@ -68,7 +68,7 @@ pub(crate) struct ShowKey {
 }
 
 #[async_trait]
-impl Operation for Keys {
+impl Operation for KeysCommand {
     async fn answer(&self, db: &mut MySqlConnection, _: &Answering<'_>) -> anyhow::Result<Value> {
         match self {
             Self::Blocked(it) => {

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use clap::{Args, Subcommand, value_parser};
 use outbox_core::sqlx::MySqlConnection;
 use outbox_relay::operate::{
-    messages::{MessageFilter, State, list, reveal},
+    messages::{MessageFilter, MessageState, list, reveal},
     why::{Reference, why},
 };
 use parking_lot::Mutex;
@@ -46,7 +46,7 @@ pub(crate) enum Messages {
 
 /// Which ones.
 #[derive(Debug, Args)]
-struct Which {
+struct WhichMessages {
     /// Only those of this topic
     #[arg(long)]
     topic: Option<String>,
@@ -58,7 +58,7 @@ struct Which {
     event_type: Option<String>,
 }
 
-impl Which {
+impl WhichMessages {
     fn filter(&self) -> MessageFilter {
         let topic = self.topic.clone();
         let key = self.key.clone();
@@ -77,12 +77,12 @@ Examples:
 const TAILS: &str = "Example:
   relay messages tail --topic orders";
 
-const STATES: &[Word<State>] = &[
-    ("pending", "Due, and not claimed", State::Pending),
-    ("claimed", "In the hands of a relay", State::Claimed),
-    ("delayed", "It waits for a time or its key", State::Delayed),
-    ("dead", "Given up", State::Dead),
-    ("sent", "No longer in the queue: `relay why` tells where it went", State::Sent),
+const STATES: &[Word<MessageState>] = &[
+    ("pending", "Due, and not claimed", MessageState::Pending),
+    ("claimed", "In the hands of a relay", MessageState::Claimed),
+    ("delayed", "It waits for a time or its key", MessageState::Delayed),
+    ("dead", "Given up", MessageState::Dead),
+    ("sent", "No longer in the queue: `relay why` tells where it went", MessageState::Sent),
 ];
 
 /// Which ones, and how many.
@@ -90,10 +90,10 @@ const STATES: &[Word<State>] = &[
 #[command(after_help = LISTS)]
 pub(crate) struct ListMessages {
     #[command(flatten)]
-    which: Which,
+    which: WhichMessages,
     /// Only those in this state
     #[arg(long, value_parser = words(STATES))]
-    state: Option<State>,
+    state: Option<MessageState>,
     /// Only those that were enqueued at this time or later, such as 2026-11-26T08:00:00Z, or 2h (ago)
     #[arg(long, value_name = "TIME", value_parser = moment)]
     since: Option<Moment>,
@@ -118,16 +118,16 @@ pub(crate) struct ListMessages {
 #[command(after_help = TAILS)]
 pub(crate) struct TailMessages {
     #[command(flatten)]
-    which: Which,
+    which: WhichMessages,
     #[command(flatten)]
     format: Format,
     #[arg(skip)]
-    seen: Mutex<Option<Seen>>,
+    seen: Mutex<Option<SeenMessages>>,
 }
 
 /// The messages that were printed, or there before.
 #[derive(Debug)]
-struct Seen {
+struct SeenMessages {
     ids: BTreeSet<u64>,
     /// Messages below this id are none of the new ones.
     floor: u64,
@@ -207,8 +207,8 @@ impl TailMessages {
         let number = |name: &str| answer.get(name).and_then(Value::as_u64).unwrap_or_default();
         let (end, newest) = (number("next"), number("newest"));
         let mut seen = self.seen.lock();
-        let Some(Seen { ids, floor, last }) = seen.as_mut() else {
-            *seen = Some(Seen { ids: rows.iter().map(id).collect(), floor: end, last: newest });
+        let Some(SeenMessages { ids, floor, last }) = seen.as_mut() else {
+            *seen = Some(SeenMessages { ids: rows.iter().map(id).collect(), floor: end, last: newest });
             let before = rows.get(rows.len().saturating_sub(BEFORE)..).unwrap_or_default();
             return self.format.lines(COLUMNS, before, true);
         };

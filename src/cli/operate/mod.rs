@@ -29,7 +29,7 @@ use serde_json::Value;
 
 use super::{
     Arguments,
-    api::client::{Client, Request},
+    api::client::{ApiClient, Request},
     database,
 };
 use crate::config::{Config, ConfigError, Problem};
@@ -92,31 +92,31 @@ pub(crate) enum Operate {
     Messages(messages::Messages),
     /// List dead messages, and retry, release or discard them
     #[command(subcommand)]
-    Dead(unsent::Dead),
+    Dead(unsent::DeadCommand),
     /// List messages that wait for a time or their key, and publish them now
     #[command(subcommand)]
-    Delayed(unsent::Delayed),
+    Delayed(unsent::DelayedCommand),
     /// List messages that are due and not sent
     #[command(subcommand)]
-    Pending(unsent::Pending),
+    Pending(unsent::PendingCommand),
     /// Send sent messages again, such as for a consumer that has lost its data
     Replay(replay::Replay),
     /// List the keys whose messages wait, or the messages of one
     #[command(subcommand)]
-    Keys(keys::Keys),
+    Keys(keys::KeysCommand),
     /// List the consumers of the inbox in this database, or their outcomes of a message
     #[command(subcommand)]
-    Inbox(inbox::Inbox),
+    Inbox(inbox::InboxCommand),
     /// Count the rows that the purge would delete now, and tell which relay purges
     Purge(purge::Purge),
     /// List the running relays and workers, with their lanes, sinks and messages in flight
     Instances(controls::Instances),
     /// Stop publishing of a lane, sink, destination or relay for a while
-    Pause(controls::Pause),
+    Pause(controls::PauseCommand),
     /// End a pause
     Resume(controls::Resume),
     /// List the pauses
-    Controls(controls::Controls),
+    Controls(controls::ControlsCommand),
     /// List the jobs that operators ordered, with their progress, or stop one
     Jobs(jobs::Jobs),
     /// List the actions of operators, with their reasons
@@ -153,16 +153,16 @@ impl Operate {
             return Err(ConfigError(vec![problem]).into());
         }
         let mut source = match options.client()? {
-            Some(client) => Source::Api(client),
+            Some(client) => AnswerSource::Api(client),
             None => {
                 let config = options.database()?;
-                Source::Database(database::connect_to_read(&config).await?, Box::new(config))
+                AnswerSource::Database(database::connect_to_read(&config).await?, Box::new(config))
             }
         };
         loop {
             let answer = match &mut source {
-                Source::Api(client) => client.ask(request).await?,
-                Source::Database(db, config) => {
+                AnswerSource::Api(client) => client.ask(request).await?,
+                AnswerSource::Database(db, config) => {
                     let process = Answering { via: "cli", config };
                     let answer = database::within(db, async |db| operation.answer(db, &process).await).await;
                     answer.map_err(|error| told(&error))?
@@ -184,7 +184,7 @@ pub(super) fn told(error: &anyhow::Error) -> anyhow::Error {
 }
 
 /// The source of the answers.
-enum Source {
+enum AnswerSource {
     Database(MySqlConnection, Box<Config>),
-    Api(Client),
+    Api(ApiClient),
 }

@@ -9,7 +9,7 @@ use outbox_relay::{
         replay::{SentFilter, lacks_sink, order, plan},
         why::Reference,
     },
-    state::controls::Target,
+    state::controls::PauseTarget,
 };
 use serde_json::Value;
 
@@ -65,7 +65,7 @@ pub(crate) struct Replay {
     /// Send them there instead of to the destination of their route, such as kafka/orders-repair or
     /// rabbitmq/exchange/routing-key
     #[arg(long, value_name = "SINK/NAME", value_parser = elsewhere)]
-    to: Option<Target>,
+    to: Option<PauseTarget>,
     /// The text of --to again, needed with --yes
     #[arg(long, value_name = "SINK/NAME", requires = "to")]
     confirm_destination: Option<String>,
@@ -73,8 +73,9 @@ pub(crate) struct Replay {
     order: Ordered,
 }
 
-fn elsewhere(text: &str) -> Result<Target, &'static str> {
-    let is_whole = |to: &Target| matches!(to, Target::Destination(sink, name) if !sink.is_empty() && !name.is_empty());
+fn elsewhere(text: &str) -> Result<PauseTarget, &'static str> {
+    let is_whole =
+        |to: &PauseTarget| matches!(to, PauseTarget::Destination(sink, name) if !sink.is_empty() && !name.is_empty());
     destination(text).ok().filter(is_whole).ok_or(
         "give a sink and a topic, such as kafka/orders-repair, or a sink, an exchange and a routing key, such as rabbitmq/repair/orders",
     )
@@ -113,7 +114,7 @@ impl Operation for Replay {
         ensure!(is_sent, "the message was not sent: see `relay why`");
         let kept = process.config.retention.sent;
         let mut plan = plan(db, &filter, kept, self.order.rate).await.context(failed)?;
-        if let Some(Target::Destination(sink, _)) = &self.to
+        if let Some(PauseTarget::Destination(sink, _)) = &self.to
             && let Some(other) = lacks_sink(db, &plan, sink).await.context(failed)?
         {
             let name = other.instance;
@@ -122,7 +123,7 @@ impl Operation for Replay {
                  or choose other lanes with --lane (a worker has no sinks)"
             );
         }
-        if let Some(Target::Destination(sink, name)) = &self.to
+        if let Some(PauseTarget::Destination(sink, name)) = &self.to
             && let Some(config) = process.config.sinks.get(sink)
         {
             if let Some(problem) = look_up(sink, config, name).await {

@@ -21,14 +21,14 @@ use crate::cli::output::{self, Format};
 
 /// The subcommands of `relay pending`.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Pending {
+pub(crate) enum PendingCommand {
     /// List messages that are due and not sent, or count them
     List(List),
 }
 
 /// The subcommands of `relay delayed`.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Delayed {
+pub(crate) enum DelayedCommand {
     /// List messages that wait for a time or for their key, or count them
     List(List),
     /// Publish waiting messages now, such as those of a broker that is back
@@ -39,7 +39,7 @@ pub(crate) enum Delayed {
 
 /// The subcommands of `relay dead`.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Dead {
+pub(crate) enum DeadCommand {
     /// List messages that the relays gave up on, or count them
     List(List),
     /// Publish dead messages again, in the order of their keys
@@ -53,7 +53,7 @@ pub(crate) enum Dead {
 const FAILED: &str = "the messages cannot be read";
 
 #[async_trait]
-impl Operation for Pending {
+impl Operation for PendingCommand {
     async fn answer(&self, db: &mut MySqlConnection, _: &Answering<'_>) -> anyhow::Result<Value> {
         let Self::List(what) = self;
         what.answer(db, StateTable::Pending).await
@@ -66,7 +66,7 @@ impl Operation for Pending {
 }
 
 #[async_trait]
-impl Operation for Delayed {
+impl Operation for DelayedCommand {
     fn role(&self) -> Role {
         match self {
             Self::List(_) => Role::Viewer,
@@ -91,7 +91,7 @@ impl Operation for Delayed {
 }
 
 #[async_trait]
-impl Operation for Dead {
+impl Operation for DeadCommand {
     fn role(&self) -> Role {
         match self {
             Self::List(_) => Role::Viewer,
@@ -124,7 +124,7 @@ const EXAMPLES: &str = "Examples:
 
 /// Those of interest.
 #[derive(Debug, Args)]
-struct Which {
+struct WhichUnsent {
     /// Only those with this reason
     #[arg(long)]
     reason: Option<String>,
@@ -139,7 +139,7 @@ struct Which {
     lane: Option<u16>,
 }
 
-impl Which {
+impl WhichUnsent {
     fn filter(&self) -> Filter {
         let reason = self.reason.clone();
         let topic = self.topic.clone();
@@ -160,7 +160,7 @@ const PROPERTIES: &[Word<GroupBy>] = &[
 #[command(after_help = EXAMPLES)]
 pub(crate) struct List {
     #[command(flatten)]
-    which: Which,
+    which: WhichUnsent,
     /// Count them by this instead
     #[arg(long, value_parser = words(PROPERTIES))]
     group_by: Option<GroupBy>,
@@ -221,10 +221,10 @@ pub(crate) struct Order {
     /// One message: its UUID, or its number in the tables
     message: Option<Reference>,
     /// All of them
-    #[arg(long, conflicts_with_all = ["message", "Which"])]
+    #[arg(long, conflicts_with_all = ["message", "WhichUnsent"])]
     all: bool,
     #[command(flatten)]
-    which: Which,
+    which: WhichUnsent,
     #[command(flatten)]
     order: Ordered,
 }

@@ -31,9 +31,9 @@ use super::{
 };
 use crate::{
     ConsumerError, Delivery, Handler,
-    crew::{Acknowledge, Crew, FinishedTask, Job},
+    crew::{Acknowledge, Crew, CrewJob, FinishedTask},
     delivery::Doubt,
-    process::{Processor, Verdict},
+    process::{Decision, Processor},
 };
 
 /// The shortest time to commit and to leave the group, where messages at work have taken the rest of the stop deadline.
@@ -77,14 +77,14 @@ struct Record {
 
 impl Acknowledge for Record {
     /// Offsets are committed by the loop; only dead messages are sent from here.
-    async fn settle(&self, delivery: &Delivery, verdict: Verdict) -> Verdict {
+    async fn settle(&self, delivery: &Delivery, verdict: Decision) -> Decision {
         match (verdict, &self.dead) {
-            (Verdict::Dead(obituary), Some(dead))
+            (Decision::Dead(obituary), Some(dead))
                 if dead.send(delivery, &obituary, &self.place.0, &self.stop).await =>
             {
-                Verdict::Done
+                Decision::Done
             }
-            (Verdict::Dead(_), _) => Verdict::Undecided,
+            (Decision::Dead(_), _) => Decision::Undecided,
             (verdict, _) => verdict,
         }
     }
@@ -216,7 +216,7 @@ impl<H: Handler> Group<H> {
         }
         let (queued, doubt) = (Arc::clone(&partition.queued), Doubt::First(Arc::clone(&partition.in_doubt)));
         let tag = Record { place: place.clone(), turn, offset, stop: stop.clone(), queued, dead };
-        self.crew.arrived(Job { delivery: Delivery { doubt, ..delivery }, tag, stop });
+        self.crew.arrived(CrewJob { delivery: Delivery { doubt, ..delivery }, tag, stop });
         let partition = self.partition(place.clone());
         if !partition.paused && partition.queued.is_full(partition.offsets.len(), window) {
             partition.overflowed = partition.queued.overflows(window);
@@ -249,7 +249,7 @@ impl<H: Handler> Group<H> {
     fn finished(&mut self, finished: &FinishedTask<Record>) {
         let Record { place, turn, offset, .. } = &finished.job.tag;
         let Some(partition) = self.partitions.get_mut(place) else { return };
-        if matches!(finished.verdict, Verdict::Undecided) {
+        if matches!(finished.verdict, Decision::Undecided) {
             return;
         }
         if let Some(position) = partition.offsets.decided(*offset, *turn) {

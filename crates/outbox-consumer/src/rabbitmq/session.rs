@@ -22,8 +22,8 @@ use tokio_util::sync::CancellationToken;
 use super::wire;
 use crate::{
     BoxError, Delivery, Handler,
-    crew::{Acknowledge, Crew, Job},
-    process::Verdict,
+    crew::{Acknowledge, Crew, CrewJob},
+    process::Decision,
 };
 
 /// How long connecting may take, and each step of a close.
@@ -55,16 +55,16 @@ pub(super) struct Delivered {
 }
 
 impl Acknowledge for Delivered {
-    async fn settle(&self, delivery: &Delivery, verdict: Verdict) -> Verdict {
-        if matches!(verdict, Verdict::Later | Verdict::Undecided) {
+    async fn settle(&self, delivery: &Delivery, verdict: Decision) -> Decision {
+        if matches!(verdict, Decision::Later | Decision::Undecided) {
             return verdict;
         }
         let tell = async {
             match &verdict {
-                Verdict::Done => self.acker.ack(BasicAckOptions::default()).await,
-                Verdict::Dead(_) => self.acker.reject(BasicRejectOptions { requeue: false }).await,
-                Verdict::Requeue => self.acker.nack(BasicNackOptions { requeue: true, multiple: false }).await,
-                Verdict::Later | Verdict::Undecided => Ok(true),
+                Decision::Done => self.acker.ack(BasicAckOptions::default()).await,
+                Decision::Dead(_) => self.acker.reject(BasicRejectOptions { requeue: false }).await,
+                Decision::Requeue => self.acker.nack(BasicNackOptions { requeue: true, multiple: false }).await,
+                Decision::Later | Decision::Undecided => Ok(true),
             }
         };
         if !matches!(self.gone.run_until_cancelled(tell).await, Some(Ok(true))) {
@@ -126,7 +126,7 @@ impl ConsumerSession {
                     let delivery = delivery?;
                     let tag = Delivered { acker: delivery.acker.clone(), gone: self.gone.clone() };
                     let delivery = wire::delivery(delivery, self.queue.as_str());
-                    crew.arrived(Job { delivery, tag, stop: self.stop.clone() });
+                    crew.arrived(CrewJob { delivery, tag, stop: self.stop.clone() });
                 }
             }
         }

@@ -165,7 +165,7 @@ impl InboxPurge {
 }
 
 #[derive(Clone, Copy)]
-enum Table {
+enum PurgedTable {
     Processed,
     Dead,
     Sequences,
@@ -216,7 +216,7 @@ impl Purger {
         };
         if self.is_mine(&mut connection).await? {
             let mut deleted = Ok(());
-            for table in [Table::Processed, Table::Dead, Table::Sequences] {
+            for table in [PurgedTable::Processed, PurgedTable::Dead, PurgedTable::Sequences] {
                 // A table that the account may not change does not hold up the others.
                 deleted = self.delete(table, &mut connection, purged).await.and(deleted);
             }
@@ -243,7 +243,7 @@ impl Purger {
 
     async fn delete(
         &mut self,
-        table: Table,
+        table: PurgedTable,
         connection: &mut MySqlConnection,
         purged: &mut Purged,
     ) -> Result<(), sqlx::Error> {
@@ -251,14 +251,16 @@ impl Purger {
         let processed = self.settings.processed;
         let dead = self.settings.dead;
         let deleted = match table {
-            Table::Processed if !processed.is_zero() && named::look(connection, purge::LEASE_NAME).await?.is_none() => {
+            PurgedTable::Processed
+                if !processed.is_zero() && named::look(connection, purge::LEASE_NAME).await?.is_none() =>
+            {
                 purge::inbox(connection, processed, batch).await.map(|rows| purged.processed = rows)
             }
-            Table::Dead if !dead.is_zero() => {
+            PurgedTable::Dead if !dead.is_zero() => {
                 inbox_purge::dead(connection, dead, batch).await.map(|rows| purged.dead = rows)
             }
-            Table::Sequences => self.delete_keys(connection).await.map(|rows| purged.sequences = rows),
-            Table::Processed | Table::Dead => Ok(()),
+            PurgedTable::Sequences => self.delete_keys(connection).await.map(|rows| purged.sequences = rows),
+            PurgedTable::Processed | PurgedTable::Dead => Ok(()),
         };
         if deleted.as_ref().is_err_and(|error| error.as_database_error().is_some()) {
             session::rollback(connection).await?;

@@ -5,7 +5,7 @@ use crate::store::schema::catalogue::{ObjectKind, ObjectShape};
 /// The change of one migration. A migration is one statement, because no statement that changes tables can be rolled
 /// back.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Change {
+pub(super) enum SchemaChange {
     /// It creates a table or a view.
     Create(ObjectShape),
     /// It replaces a view by one with more columns.
@@ -16,7 +16,7 @@ pub(super) enum Change {
     Rows,
 }
 
-impl Change {
+impl SchemaChange {
     /// `None` if the runner does not understand the statement. A test allows no such migration.
     pub(super) fn of(sql: &str) -> Option<Self> {
         let text = statement(sql);
@@ -132,7 +132,7 @@ fn unclosed(expression: &str) -> &str {
 mod tests {
     use super::*;
 
-    fn parts(change: Option<Change>) -> Vec<String> {
+    fn parts(change: Option<SchemaChange>) -> Vec<String> {
         change.unwrap().shape().unwrap().parts.iter().cloned().collect()
     }
 
@@ -150,44 +150,44 @@ mod tests {
             "primary key (id)",
             "unique key t_a (a,n)",
         ];
-        assert_eq!(parts(Change::of(sql)), expected);
+        assert_eq!(parts(SchemaChange::of(sql)), expected);
     }
 
     #[test]
     fn a_view_is_the_names_of_its_columns() {
         let sql = "CREATE VIEW v AS\n  SELECT m.id, IF(a, b, CONCAT('x', c)) AS receipt\n  FROM t m;\n";
-        let Some(Change::Create(shape)) = Change::of(sql) else { panic!() };
+        let Some(SchemaChange::Create(shape)) = SchemaChange::of(sql) else { panic!() };
         assert_eq!((shape.kind, shape.name.as_str()), (ObjectKind::View, "v"));
         assert_eq!(Vec::from_iter(shape.parts), ["id", "receipt"]);
         let select = Some("SELECT m.id, IF(a, b, CONCAT('x', c)) AS receipt FROM t m");
         assert_eq!(rows(sql).as_deref(), select);
         assert_eq!(rows(&sql.replace(" m;", " m\n  WITH CASCADED CHECK OPTION;")).as_deref(), select);
         let again = sql.replace("CREATE", "CREATE OR REPLACE");
-        assert!(matches!(Change::of(&again), Some(Change::Replace(_))));
-        assert_eq!(parts(Change::of(&again)), parts(Change::of(sql)));
+        assert!(matches!(SchemaChange::of(&again), Some(SchemaChange::Replace(_))));
+        assert_eq!(parts(SchemaChange::of(&again)), parts(SchemaChange::of(sql)));
         assert_eq!(rows(&again).as_deref(), select);
     }
 
     #[test]
     fn columns_and_keys_are_added_at_once_or_not_at_all() {
         let sql = "ALTER TABLE t ADD COLUMN a INT UNSIGNED NULL, ADD KEY t_a (a, b), ALGORITHM = INSTANT;";
-        assert_eq!(parts(Change::of(sql)), ["a int unsigned null", "key t_a (a,b)"]);
+        assert_eq!(parts(SchemaChange::of(sql)), ["a int unsigned null", "key t_a (a,b)"]);
         for sql in
             ["ALTER TABLE t ADD COLUMN a INT;", "ALTER TABLE t DROP COLUMN a, ALGORITHM = INSTANT;", "DROP TABLE t;"]
         {
-            assert_eq!(Change::of(sql), None, "{sql}");
+            assert_eq!(SchemaChange::of(sql), None, "{sql}");
         }
     }
 
     #[test]
     fn a_migration_is_one_statement() {
-        assert_eq!(Change::of("INSERT IGNORE INTO t (a) VALUES (1);"), Some(Change::Rows));
+        assert_eq!(SchemaChange::of("INSERT IGNORE INTO t (a) VALUES (1);"), Some(SchemaChange::Rows));
         for sql in [
             "INSERT IGNORE INTO t (a) VALUES (1); UPDATE t SET a = 2;",
             "INSERT INTO t (a) VALUES (1);",
             "UPDATE t SET a = 1",
         ] {
-            assert_eq!(Change::of(sql), None, "{sql}");
+            assert_eq!(SchemaChange::of(sql), None, "{sql}");
         }
     }
 }

@@ -4,7 +4,7 @@ use sqlx::{MySqlConnection, migrate::Migration};
 
 use super::{
     MigrateError,
-    change::Change,
+    change::SchemaChange,
     plan::PlannedState,
     run::{MigrationStep, Mode, steps},
 };
@@ -35,10 +35,12 @@ async fn work(conn: &mut MySqlConnection, step: &MigrationStep<'_>) -> Result<St
     Ok(match (&step.state, &step.change) {
         (PlannedState::Differs(how), _) => format!("cannot be applied: {how}"),
         (PlannedState::Done, _) => "is applied already, and is recorded".to_owned(),
-        (PlannedState::Missing, Change::Create(shape)) => format!("creates the {} {}", shape.kind.word(), shape.name),
-        (PlannedState::Missing, Change::Replace(shape)) => format!("replaces the view {}", shape.name),
-        (PlannedState::Missing, Change::Rows) => "writes rows".to_owned(),
-        (PlannedState::Missing, Change::Add(shape)) => {
+        (PlannedState::Missing, SchemaChange::Create(shape)) => {
+            format!("creates the {} {}", shape.kind.word(), shape.name)
+        }
+        (PlannedState::Missing, SchemaChange::Replace(shape)) => format!("replaces the view {}", shape.name),
+        (PlannedState::Missing, SchemaChange::Rows) => "writes rows".to_owned(),
+        (PlannedState::Missing, SchemaChange::Add(shape)) => {
             let (rows, bytes) = catalogue::size(conn, &shape.name).await?;
             format!(
                 "adds to the table {}: at once, without a copy of its rows (ALGORITHM = INSTANT), or not at all; it has about {rows} rows \

@@ -154,13 +154,13 @@ pub fn migration_script(after: i64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{change::Change, *};
+    use super::{change::SchemaChange, *};
 
     #[test]
     fn the_runner_understands_every_migration() {
         assert!(MIGRATIONS.is_sorted_by(|(a, ..), (b, ..)| a < b));
         for (_, name, sql) in MIGRATIONS {
-            assert!(Change::of(sql).is_some(), "{name}: {sql}");
+            assert!(SchemaChange::of(sql).is_some(), "{name}: {sql}");
         }
         assert_eq!(MIGRATIONS.last().map(|(version, ..)| *version), Some(SCHEMA_VERSION));
     }

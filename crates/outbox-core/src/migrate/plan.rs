@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::change::Change;
+use super::change::SchemaChange;
 use crate::store::schema::catalogue::ObjectShape;
 
 /// The remaining work.
@@ -17,21 +17,21 @@ pub(super) enum PlannedState {
 }
 
 /// Compares the result of a migration with the existing object. `later` are the parts that later migrations add to it.
-pub(super) fn state(change: &Change, found: Option<&ObjectShape>, later: &BTreeSet<String>) -> PlannedState {
+pub(super) fn state(change: &SchemaChange, found: Option<&ObjectShape>, later: &BTreeSet<String>) -> PlannedState {
     match (change, found) {
-        (Change::Rows, _) | (_, None) => PlannedState::Missing,
-        (Change::Create(wanted), Some(found)) => {
+        (SchemaChange::Rows, _) | (_, None) => PlannedState::Missing,
+        (SchemaChange::Create(wanted), Some(found)) => {
             let additional: BTreeSet<_> = found.parts.difference(&wanted.parts).cloned().collect();
             compared(wanted, found, additional.difference(later))
         }
-        (Change::Replace(wanted), Some(found)) => {
+        (SchemaChange::Replace(wanted), Some(found)) => {
             if found.kind == wanted.kind && !wanted.parts.is_subset(&found.parts) {
                 PlannedState::Missing
             } else {
                 compared(wanted, found, [].iter())
             }
         }
-        (Change::Add(wanted), Some(found)) => {
+        (SchemaChange::Add(wanted), Some(found)) => {
             let names: BTreeSet<_> = wanted.parts.iter().map(|part| name(part)).collect();
             if found.parts.iter().any(|part| names.contains(name(part))) {
                 compared(wanted, found, [].iter())
@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn a_table_is_the_outboxs_if_its_parts_are() {
-        let create = Change::Create(shape(&["a int null", "primary key (a)"]));
+        let create = SchemaChange::Create(shape(&["a int null", "primary key (a)"]));
         let later = set(&["b int null"]);
         for (found, expected) in [
             (&["a int null", "primary key (a)"][..], PlannedState::Done),
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn what_is_added_is_there_as_a_whole_or_not_at_all() {
-        let add = Change::Add(shape(&["b int null", "key t_b (b)"]));
+        let add = SchemaChange::Add(shape(&["b int null", "key t_b (b)"]));
         for (found, expected) in [
             (&["a int null", "b int null", "key t_b (b)"][..], PlannedState::Done),
             (&["a int null"], PlannedState::Missing),
@@ -126,7 +126,7 @@ mod tests {
     #[test]
     fn a_view_is_replaced_once() {
         let view = |parts: &[&str]| ObjectShape { kind: ObjectKind::View, ..shape(parts) };
-        let replace = Change::Replace(view(&["a", "b"]));
+        let replace = SchemaChange::Replace(view(&["a", "b"]));
         for (found, expected) in [
             (view(&["a"]), PlannedState::Missing),
             (view(&["a", "b"]), PlannedState::Done),
@@ -135,12 +135,12 @@ mod tests {
         ] {
             assert_eq!(state(&replace, Some(&found), &BTreeSet::new()), expected, "{found:?}");
         }
-        let create = Change::Create(view(&["a"]));
+        let create = SchemaChange::Create(view(&["a"]));
         assert_eq!(state(&create, Some(&view(&["a", "b"])), &set(&["b"])), PlannedState::Done);
     }
 
     #[test]
     fn rows_are_written_again() {
-        assert_eq!(state(&Change::Rows, None, &BTreeSet::new()), PlannedState::Missing);
+        assert_eq!(state(&SchemaChange::Rows, None, &BTreeSet::new()), PlannedState::Missing);
     }
 }

@@ -6,7 +6,7 @@ use sqlx::{MySqlConnection, SqlStr, migrate::Migration};
 
 use super::{
     MigrateError,
-    change::{Change, rows},
+    change::{SchemaChange, rows},
     plan::{PlannedState, state},
 };
 use crate::store::schema::{
@@ -38,7 +38,7 @@ pub(super) enum Mode {
 /// A migration that the record does not know.
 pub(super) struct MigrationStep<'a> {
     pub(super) migration: &'a Migration,
-    pub(super) change: Change,
+    pub(super) change: SchemaChange,
     pub(super) state: PlannedState,
     /// The table or view as it is.
     found: Option<ObjectShape>,
@@ -116,7 +116,7 @@ pub(super) async fn steps<'a>(
 ) -> Result<Vec<MigrationStep<'a>>, MigrateError> {
     let mut steps = Vec::new();
     for migration in unrecorded(conn, migrations, mode).await? {
-        let change = Change::of(migration.sql.as_str()).unwrap_or(Change::Rows);
+        let change = SchemaChange::of(migration.sql.as_str()).unwrap_or(SchemaChange::Rows);
         let found = match change.shape() {
             Some(shape) => catalogue::shape(conn, &shape.name).await?,
             None => None,
@@ -128,10 +128,12 @@ pub(super) async fn steps<'a>(
 }
 
 /// The columns and keys that other migrations add to the table or view of this one.
-fn added_later(migrations: &[Migration], change: &Change) -> BTreeSet<String> {
-    let changes = migrations.iter().filter_map(|migration| Change::of(migration.sql.as_str()));
+fn added_later(migrations: &[Migration], change: &SchemaChange) -> BTreeSet<String> {
+    let changes = migrations.iter().filter_map(|migration| SchemaChange::of(migration.sql.as_str()));
     let added = changes.filter_map(|other| match (other, change.shape()) {
-        (Change::Add(added) | Change::Replace(added), Some(shape)) if added.name == shape.name => Some(added.parts),
+        (SchemaChange::Add(added) | SchemaChange::Replace(added), Some(shape)) if added.name == shape.name => {
+            Some(added.parts)
+        }
         _ => None,
     });
     added.flatten().collect()
@@ -173,7 +175,8 @@ fn is_record(found: &ObjectShape) -> bool {
 
 /// Refuses if a table is to be made, and its keys may be too long for a page.
 async fn refuse_small_pages(conn: &mut MySqlConnection, steps: &[MigrationStep<'_>]) -> Result<(), MigrateError> {
-    let is_table = |change: &Change| matches!(change, Change::Create(shape) if shape.kind == ObjectKind::Table);
+    let is_table =
+        |change: &SchemaChange| matches!(change, SchemaChange::Create(shape) if shape.kind == ObjectKind::Table);
     if steps.iter().any(|step| step.state == PlannedState::Missing && is_table(&step.change)) {
         let bytes = statements::page_size(conn).await?;
         if bytes < statements::SMALLEST_PAGE {
@@ -196,11 +199,11 @@ async fn refuse_without_privileges(
     denied.extend(statements::denied_note(conn).await?);
     for step in steps.iter().filter(|step| step.state == PlannedState::Missing) {
         denied.extend(match &step.change {
-            Change::Create(shape) | Change::Replace(shape) => {
+            SchemaChange::Create(shape) | SchemaChange::Replace(shape) => {
                 statements::denied_creation(conn, shape.kind, &shape.name).await?
             }
-            Change::Add(shape) => statements::denied_alteration(conn, &shape.name).await?,
-            Change::Rows => None,
+            SchemaChange::Add(shape) => statements::denied_alteration(conn, &shape.name).await?,
+            SchemaChange::Rows => None,
         });
         if let Some(rows) = rows(step.migration.sql.as_str()) {
             denied.extend(statements::denied_rows(conn, rows).await?);

@@ -10,7 +10,7 @@ use crate::store::{LOCK_WAIT, error_number, text::sql};
 
 /// The row of a lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Row {
+pub struct LeaseRow {
     /// Its holder, or its last one.
     pub owner: String,
     /// The number of this tenure.
@@ -27,11 +27,11 @@ pub async fn prepare(conn: &mut MySqlConnection) -> Result<(), sqlx::Error> {
 }
 
 /// Reads a lease, without locks. Primary key, one row.
-pub async fn look(conn: &mut MySqlConnection, name: &str) -> Result<Option<Row>, sqlx::Error> {
+pub async fn look(conn: &mut MySqlConnection, name: &str) -> Result<Option<LeaseRow>, sqlx::Error> {
     let sql = "SELECT owner, fence, TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), lease_until) \
                FROM outbox_leases WHERE name = ?";
     let row = sqlx::query(sql).bind(name).fetch_optional(conn).await?;
-    row.map(|row| Ok(Row { owner: row.try_get(0)?, fence: row.try_get(1)?, left: row.try_get(2)? })).transpose()
+    row.map(|row| Ok(LeaseRow { owner: row.try_get(0)?, fence: row.try_get(1)?, left: row.try_get(2)? })).transpose()
 }
 
 /// Fences of an epoch begin at the epoch times this number, so that they compare epoch first. No lease has this number

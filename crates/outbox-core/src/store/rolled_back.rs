@@ -11,7 +11,7 @@ use crate::store::{
     enqueue::insert_text,
     error_number,
     operate::{
-        jobs::{self, Actor, Batch, Change, NewJob},
+        jobs::{self, Actor, JobBatch, JobChange, NewJob},
         replay::Again,
     },
     session,
@@ -223,10 +223,10 @@ async fn a_batch_of_a_job_that_is_rolled_back_in_its_middle_changes_nothing(flav
     database.execute("UPDATE outbox_jobs SET next_at = UTC_TIMESTAMP(6)").await?;
     let job = jobs::due(&mut db).await?.pop().context("the job is not due")?;
     let again: Vec<_> = ids.iter().map(|id| Again { lane: 0, id: *id, key_hash: 1, bytes: 1 }).collect();
-    for change in [Change::Retry, Change::Release, Change::Discard, Change::Replay(&again, 0)] {
+    for change in [JobChange::Retry, JobChange::Release, JobChange::Discard, JobChange::Replay(&again, 0)] {
         let last = (0, ids[2]);
         let pause = std::time::Duration::ZERO;
-        let batch = Batch { job: &job, change, lane: 0, ids: &ids, last, is_last: false, pause, token: 7 };
+        let batch = JobBatch { job: &job, change, lane: 0, ids: &ids, last, is_last: false, pause, token: 7 };
         let text = jobs::text(&batch);
         // Before its first change, the third statement, there is nothing to roll back.
         for cut in 3..text.statements().len() {
@@ -239,9 +239,9 @@ async fn a_batch_of_a_job_that_is_rolled_back_in_its_middle_changes_nothing(flav
         }
     }
     // Another relay carries out the same batch at the same time.
-    let batch = Batch {
+    let batch = JobBatch {
         job: &job,
-        change: Change::Retry,
+        change: JobChange::Retry,
         lane: 0,
         ids: &ids,
         last: (0, ids[2]),
@@ -258,7 +258,7 @@ async fn a_batch_of_a_job_that_is_rolled_back_in_its_middle_changes_nothing(flav
     // So no claim is made on an earlier look, and later looks include the rows.
     let found = head(&mut db).await?;
     ensure!(found == (version + 1, ids[0]), "version and low are {found:?}");
-    let late = Batch { change: Change::Discard, token: 8, ..batch };
+    let late = JobBatch { change: JobChange::Discard, token: 8, ..batch };
     ensure!(!jobs::carry_out(&mut db, &late).await?, "two relays carried out one batch");
     let done = "SELECT COUNT(*) FROM outbox_pending p, outbox_jobs j WHERE j.done = 3 AND j.ended_at IS NOT NULL";
     ensure!(database.number(done).await? == 3 && database.number(LOST).await? == 0);

@@ -13,7 +13,7 @@ use outbox_core::{
             promote,
         },
         operate::{
-            jobs::{self, Actor, Batch, Change, NewJob},
+            jobs::{self, Actor, JobBatch, JobChange, NewJob},
             purge,
         },
         session,
@@ -134,8 +134,8 @@ async fn failures_go_with_their_message(flavor: Flavor) -> Result<()> {
     jobs::order(&mut db, &order, &Actor { name: "me", via: "test", reason: "test" }).await?;
     database.execute("UPDATE outbox_jobs SET next_at = UTC_TIMESTAMP(6)").await?;
     let job = jobs::due(&mut db).await?.pop().context("the job is not due")?;
-    let (change, pause) = (Change::Discard, Duration::ZERO);
-    let batch = Batch { job: &job, change, lane: 0, ids: &[2], last: (0, 2), is_last: true, pause, token: 7 };
+    let (change, pause) = (JobChange::Discard, Duration::ZERO);
+    let batch = JobBatch { job: &job, change, lane: 0, ids: &[2], last: (0, 2), is_last: true, pause, token: 7 };
     ensure!(jobs::carry_out(&mut db, &batch).await?);
     sqlx::raw_sql("SET timestamp = 2147000000").execute(&mut db).await?;
     let age = Duration::from_secs(60);

@@ -7,7 +7,7 @@ use outbox_core::{
     Message, Outbox,
     sqlx::{Connection as _, raw_sql},
     store::operate::{
-        jobs::{self, Actor, Batch, Change, NewJob},
+        jobs::{self, Actor, JobBatch, JobChange, NewJob},
         purge,
     },
 };
@@ -63,8 +63,8 @@ async fn a_dead_message_that_is_being_purged_is_not_put_back(flavor: Flavor) -> 
     jobs::order(&mut relay, &order, &Actor { name: "me", via: "test", reason: "test" }).await?;
     database.execute("UPDATE outbox_jobs SET next_at = UTC_TIMESTAMP(6)").await?;
     let job = jobs::due(&mut relay).await?.pop().context("the job is not due")?;
-    let (change, pause) = (Change::Retry, Duration::ZERO);
-    let batch = Batch { job: &job, change, lane: 0, ids: &[1], last: (0, 1), is_last: true, pause, token: 7 };
+    let (change, pause) = (JobChange::Retry, Duration::ZERO);
+    let batch = JobBatch { job: &job, change, lane: 0, ids: &[1], last: (0, 1), is_last: true, pause, token: 7 };
     let mut purge = purging.begin().await?;
     raw_sql("SELECT id FROM outbox_dead FOR UPDATE").fetch_all(&mut *purge).await?;
     let purged = async {

@@ -9,7 +9,7 @@ use outbox_core::{
         claim::read,
         schema::{
             counters::{Behind, behind},
-            recover::{Holder, Plan, holder, plan, recover},
+            recover::{Holder, RecoverPlan, holder, plan, recover},
         },
     },
 };
@@ -55,7 +55,7 @@ async fn the_plan_names_what_is_unsent_and_how_far_the_counters_are(flavor: Flav
     let delayed = Message::new("bills", "x").delay(PATIENCE).lane(3);
     enqueue(conn, [sequenced(), sequenced(), Message::new("bills", "x").lane(3), delayed]).await?;
     fence(&database, "work").await?;
-    let Plan {
+    let RecoverPlan {
         epoch,
         new_epoch,
         next_message,
@@ -88,7 +88,8 @@ async fn a_recovery_raises_every_counter_and_can_be_repeated(flavor: Flavor) -> 
     for _ in 0..2 {
         recover(conn, &before, 1000).await?;
         let after = plan(conn).await?;
-        let counters = |plan: &Plan| [plan.next_message, plan.next_claim, plan.next_receipt, plan.highest_number];
+        let counters =
+            |plan: &RecoverPlan| [plan.next_message, plan.next_claim, plan.next_receipt, plan.highest_number];
         for (before, after) in counters(&before).into_iter().zip(counters(&after)) {
             ensure!(after >= before + 1000, "{after} after {before}");
         }

@@ -100,14 +100,14 @@ const SEMI_SYNCHRONOUS: [(&str, &str); 2] = [
 ];
 
 /// Where a stream begins.
-pub(crate) struct Start {
+pub(crate) struct LogStart {
     pub(crate) server: String,
     pub(crate) file: String,
     pub(crate) position: u64,
 }
 
 /// Looks at the conditions, and at the end of the log.
-pub(crate) async fn look(connection: &mut Conn, schema: &str) -> Result<Start, Refused> {
+pub(crate) async fn look(connection: &mut Conn, schema: &str) -> Result<LogStart, Refused> {
     let semi_synchronous = SEMI_SYNCHRONOUS.iter().flat_map(|(enabled, point)| [*enabled, *point]);
     let names = WANTED.iter().map(|(name, ..)| *name).chain([
         "server_uuid",
@@ -133,7 +133,7 @@ pub(crate) async fn look(connection: &mut Conn, schema: &str) -> Result<Start, R
     if !only.is_empty() && !is_named(&only) || is_named(&never) {
         return Err(Refused::new(Reason::Filtered, format!("the binary log leaves the schema {schema} out")));
     }
-    Ok(Start { server, file, position })
+    Ok(LogStart { server, file, position })
 }
 
 /// Judges the variables of a server. Returns its identity.

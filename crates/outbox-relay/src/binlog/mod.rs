@@ -25,13 +25,13 @@ use mysql_async::{
 use tokio::time::Instant;
 
 pub(crate) use self::conditions::judge;
+use self::{
+    conditions::{LogStart, look},
+    rows::{LoggedRow, Table},
+};
 pub use self::{
     conditions::{Reason, Refused},
-    rows::{Change, Held, What},
-};
-use self::{
-    conditions::{Start, look},
-    rows::{Row, Table},
+    rows::{Held, RowChange, What},
 };
 use crate::settings::Database;
 use outbox_core::{Contents, store::claim::read::Stored};
@@ -64,7 +64,7 @@ pub struct Log {
     heard: Instant,
     tables: HashMap<u64, Table>,
     /// The changes of the present transaction so far.
-    changes: Vec<Change>,
+    changes: Vec<RowChange>,
     /// Messages of the present transaction, and their bytes.
     messages: HashMap<u64, Box<Stored>>,
     bytes: usize,
@@ -81,16 +81,16 @@ pub struct Log {
 #[derive(Debug)]
 pub enum End {
     /// It was committed.
-    Committed(Vec<Change>),
+    Committed(Vec<RowChange>),
     /// It was prepared (XA): it may be committed at any time, or rolled back.
-    Prepared(Vec<Change>),
+    Prepared(Vec<RowChange>),
     /// A prepared transaction was committed. Its changes came with its preparation, which may be long ago.
     PreparedCommitted,
 }
 
 /// Why a stream has ended.
 #[derive(Debug, thiserror::Error)]
-pub enum Ended {
+pub enum StreamEnded {
     /// The connection or the server.
     #[error("the stream of the binary log has ended: {0}")]
     Lost(String),
@@ -134,7 +134,7 @@ impl Log {
     async fn open_now(login: Opts, schema: &str, server_id: u32, name: &str) -> Result<Self, Refused> {
         let login = OptsBuilder::from_opts(login).max_allowed_packet(Some(LARGEST));
         let mut connection = Conn::new(login).await?;
-        let Start { server, file, position } = look(&mut connection, schema).await?;
+        let LogStart { server, file, position } = look(&mut connection, schema).await?;
         // After the position: a change of the tables that this does not see is in the log.
         let columns = rows::columns(&mut connection, schema).await?;
         let nanos = HEARTBEAT.as_nanos();
@@ -181,7 +181,7 @@ impl Log {
     /// # Errors
     ///
     /// If the stream has ended. It must be opened anew, and what was committed meanwhile be read from the tables.
-    pub async fn next(&mut self) -> Result<End, Ended> {
+    pub async fn next(&mut self) -> Result<End, StreamEnded> {
         loop {
             let event = self.event().await?;
             if let Some(end) = self.apply(&event)? {
@@ -190,19 +190,19 @@ impl Log {
         }
     }
 
-    async fn event(&mut self) -> Result<Event, Ended> {
+    async fn event(&mut self) -> Result<Event, StreamEnded> {
         match tokio::time::timeout_at(self.heard + SILENCE, self.stream.next()).await {
             Ok(Some(Ok(event))) => {
                 self.heard = Instant::now();
                 Ok(event)
             }
-            Ok(Some(Err(error))) => Err(Ended::Lost(error.to_string())),
-            Ok(None) => Err(Ended::Lost("the server has closed it".to_owned())),
-            Err(_elapsed) => Err(Ended::Lost(format!("no heartbeat for {SILENCE:?}"))),
+            Ok(Some(Err(error))) => Err(StreamEnded::Lost(error.to_string())),
+            Ok(None) => Err(StreamEnded::Lost("the server has closed it".to_owned())),
+            Err(_elapsed) => Err(StreamEnded::Lost(format!("no heartbeat for {SILENCE:?}"))),
         }
     }
 
-    fn apply(&mut self, event: &Event) -> Result<Option<End>, Ended> {
+    fn apply(&mut self, event: &Event) -> Result<Option<End>, StreamEnded> {
         let number = event.header().event_type_raw();
         let Ok(kind) = event.header().event_type() else { return self.foreign(number, event.data()).map(|()| None) };
         match kind {
@@ -218,14 +218,14 @@ impl Log {
             // Its first byte says whether it is a commit in one phase.
             EventType::XA_PREPARE_LOG_EVENT if event.data().first() == Some(&0) => return Ok(self.prepared()),
             EventType::XID_EVENT | EventType::XA_PREPARE_LOG_EVENT => return Ok(self.committed()),
-            EventType::INCIDENT_EVENT => return Err(Ended::Unreadable("the server has lost events".to_owned())),
+            EventType::INCIDENT_EVENT => return Err(StreamEnded::Unreadable("the server has lost events".to_owned())),
             EventType::EXECUTE_LOAD_QUERY_EVENT => return Err(statement()),
             EventType::GTID_EVENT | EventType::ANONYMOUS_GTID_EVENT | EventType::GTID_TAGGED_LOG_EVENT => {
                 return self.begin().map(|()| None);
             }
             _ => return Ok(None),
         }
-        let wrong = |error: std::io::Error| Ended::Unreadable(error.to_string());
+        let wrong = |error: std::io::Error| StreamEnded::Unreadable(error.to_string());
         match event.read_data().map_err(wrong)? {
             Some(EventData::TableMapEvent(map)) => {
                 match self.columns.table(&map).transpose()? {
@@ -245,15 +245,15 @@ impl Log {
     }
 
     /// A transaction begins. The driver leaves a compressed one out, without an error, if it cannot read it.
-    fn begin(&mut self) -> Result<(), Ended> {
+    fn begin(&mut self) -> Result<(), StreamEnded> {
         if self.is_open || !self.changes.is_empty() {
-            return Err(Ended::Unreadable("a transaction without its end".to_owned()));
+            return Err(StreamEnded::Unreadable("a transaction without its end".to_owned()));
         }
         self.is_open = true;
         Ok(())
     }
 
-    fn end(&mut self) -> Vec<Change> {
+    fn end(&mut self) -> Vec<RowChange> {
         (self.is_open, self.is_in_transaction, self.bytes) = (false, false, 0);
         self.messages.clear();
         // The next transaction names its tables again.
@@ -274,35 +274,35 @@ impl Log {
         (!changes.is_empty()).then_some(End::Prepared(changes))
     }
 
-    fn rows(&mut self, rows: &RowsEventData<'_>) -> Result<(), Ended> {
+    fn rows(&mut self, rows: &RowsEventData<'_>) -> Result<(), StreamEnded> {
         let Some(table) = self.tables.get(&rows.table_id()) else { return Ok(()) };
         let map = self.stream.get_tme(rows.table_id());
-        let map = map.ok_or_else(|| Ended::Unreadable("rows of a table that was not named".to_owned()))?;
+        let map = map.ok_or_else(|| StreamEnded::Unreadable("rows of a table that was not named".to_owned()))?;
         for row in rows.rows(map) {
-            let (before, after) = row.map_err(|error| Ended::Unreadable(error.to_string()))?;
+            let (before, after) = row.map_err(|error| StreamEnded::Unreadable(error.to_string()))?;
             for row in table.changed(before.as_ref(), after.as_ref())?.into_iter().flatten() {
                 match row {
-                    Row::Message(message) => {
+                    LoggedRow::Message(message) => {
                         self.bytes += size(&message);
                         if self.bytes <= MOST_CONTENTS {
                             self.messages.insert(message.id, message);
                         }
                     }
-                    Row::Change(Change { lane, what: What::Pending(pending, _) }) => {
+                    LoggedRow::Change(RowChange { lane, what: What::Pending(pending, _) }) => {
                         let message = self.messages.remove(&pending.id);
-                        self.changes.push(Change { lane, what: What::Pending(pending, message) });
+                        self.changes.push(RowChange { lane, what: What::Pending(pending, message) });
                     }
-                    Row::Change(change) => self.changes.push(change),
+                    LoggedRow::Change(change) => self.changes.push(change),
                 }
             }
             if self.changes.len() > MOST {
-                return Err(Ended::Unreadable(format!("a transaction with more than {MOST} changes")));
+                return Err(StreamEnded::Unreadable(format!("a transaction with more than {MOST} changes")));
             }
         }
         Ok(())
     }
 
-    fn query(&mut self, schema: &[u8], text: &[u8]) -> Result<Option<End>, Ended> {
+    fn query(&mut self, schema: &[u8], text: &[u8]) -> Result<Option<End>, StreamEnded> {
         let after = |words: &str| {
             let (start, rest) = text.split_at_checked(words.len())?;
             start.eq_ignore_ascii_case(words.as_bytes()).then(|| rest.trim_ascii())
@@ -328,7 +328,9 @@ impl Log {
         } else if after("ROLLBACK TO").is_some() {
             // It is logged, in place of what it leaves, beside changes of tables that cannot roll back.
             if !self.changes.is_empty() {
-                return Err(Ended::Unreadable("a ROLLBACK TO SAVEPOINT beside tables without transactions".to_owned()));
+                return Err(StreamEnded::Unreadable(
+                    "a ROLLBACK TO SAVEPOINT beside tables without transactions".to_owned(),
+                ));
             }
         } else if after("ROLLBACK").is_some() {
             self.end();
@@ -344,7 +346,7 @@ impl Log {
     }
 
     /// Events of `MariaDB` that the driver does not know.
-    fn foreign(&mut self, number: u8, data: &[u8]) -> Result<(), Ended> {
+    fn foreign(&mut self, number: u8, data: &[u8]) -> Result<(), StreamEnded> {
         match number {
             GTID => {
                 self.begin()?;
@@ -354,10 +356,10 @@ impl Log {
                 Ok(())
             }
             // Compressed statements and rows.
-            165..=171 => Err(Ended::Unreadable("it is compressed (log_bin_compress)".to_owned())),
+            165..=171 => Err(StreamEnded::Unreadable("it is compressed (log_bin_compress)".to_owned())),
             // Annotations, check points, lists of GTIDs, encryption, which the server undoes.
             160..=164 => Ok(()),
-            _ => Err(Ended::Unreadable(format!("its kind is {number}"))),
+            _ => Err(StreamEnded::Unreadable(format!("its kind is {number}"))),
         }
     }
 }
@@ -370,6 +372,6 @@ fn size(message: &Stored) -> usize {
 }
 
 /// Only rows show what a statement has changed.
-fn statement() -> Ended {
-    Ended::Unreadable("a statement in place of rows (binlog_format), or one that changes tables".to_owned())
+fn statement() -> StreamEnded {
+    StreamEnded::Unreadable("a statement in place of rows (binlog_format), or one that changes tables".to_owned())
 }

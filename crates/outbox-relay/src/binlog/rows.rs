@@ -12,20 +12,20 @@ use mysql_async::{
 use outbox_core::{
     Contents,
     store::{
-        claim::{Pending, lease::ClaimLease, read::Stored, tail::Kind},
+        claim::{Pending, lease::ClaimLease, read::Stored, tail::ClaimKind},
         contents::headers_from_json,
     },
 };
 use uuid::Uuid;
 
 use super::{
-    Ended,
+    StreamEnded,
     conditions::{Reason, Refused},
 };
 
 /// A change of the outbox in a lane. An update is a removal and an insert.
 #[derive(Debug)]
-pub struct Change {
+pub struct RowChange {
     /// The lane.
     pub lane: u16,
     /// The change.
@@ -45,7 +45,7 @@ pub enum What {
     /// It does so no more.
     HoldsNoMore(Held),
     /// A claim was made.
-    Claimed(ClaimLease, Kind),
+    Claimed(ClaimLease, ClaimKind),
     /// A claim has ended.
     ClaimEnded(ClaimLease),
 }
@@ -60,14 +60,14 @@ pub struct Held {
 }
 
 /// A changed row.
-pub(crate) enum Row {
-    Change(Change),
+pub(crate) enum LoggedRow {
+    Change(RowChange),
     /// A message that a service has written.
     Message(Box<Stored>),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Source {
+enum RowSource {
     Messages,
     Pending,
     Waiting,
@@ -75,12 +75,12 @@ enum Source {
 }
 
 /// The columns that are read, in the order of the fields.
-type Wanted = &'static [(&'static str, ColumnType)];
+type WantedTables = &'static [(&'static str, ColumnType)];
 
-const TABLES: [(&str, Source, Wanted); 5] = [
+const TABLES: [(&str, RowSource, WantedTables); 5] = [
     (
         "outbox_messages",
-        Source::Messages,
+        RowSource::Messages,
         &[
             ("id", ColumnType::MYSQL_TYPE_LONGLONG),
             ("message_id", ColumnType::MYSQL_TYPE_STRING),
@@ -97,7 +97,7 @@ const TABLES: [(&str, Source, Wanted); 5] = [
     ),
     (
         "outbox_pending",
-        Source::Pending,
+        RowSource::Pending,
         &[
             ("lane", ColumnType::MYSQL_TYPE_SHORT),
             ("id", ColumnType::MYSQL_TYPE_LONGLONG),
@@ -107,11 +107,11 @@ const TABLES: [(&str, Source, Wanted); 5] = [
             ("takeovers", ColumnType::MYSQL_TYPE_TINY),
         ],
     ),
-    ("outbox_delayed", Source::Waiting, WAITING),
-    ("outbox_dead", Source::Waiting, WAITING),
+    ("outbox_delayed", RowSource::Waiting, WAITING),
+    ("outbox_dead", RowSource::Waiting, WAITING),
     (
         "outbox_claims",
-        Source::Claims,
+        RowSource::Claims,
         &[
             ("lane", ColumnType::MYSQL_TYPE_SHORT),
             ("claim_id", ColumnType::MYSQL_TYPE_LONGLONG),
@@ -121,7 +121,7 @@ const TABLES: [(&str, Source, Wanted); 5] = [
     ),
 ];
 
-const WAITING: Wanted = &[
+const WAITING: WantedTables = &[
     ("lane", ColumnType::MYSQL_TYPE_SHORT),
     ("id", ColumnType::MYSQL_TYPE_LONGLONG),
     ("key_hash", ColumnType::MYSQL_TYPE_LONGLONG),
@@ -140,7 +140,7 @@ pub(crate) struct Columns {
 /// A table as the log describes it.
 #[derive(Debug, Clone)]
 pub(crate) struct Table {
-    source: Source,
+    source: RowSource,
     places: Vec<usize>,
     columns: usize,
 }
@@ -155,7 +155,7 @@ pub(crate) async fn columns(connection: &mut Conn, schema: &str) -> Result<Colum
         name = schema;
         tables.entry(table).or_default().push(column);
     }
-    let sees = |(table, _, wanted): &(&str, Source, Wanted)| {
+    let sees = |(table, _, wanted): &(&str, RowSource, WantedTables)| {
         let columns = tables.get(*table);
         wanted.iter().all(|(column, _)| columns.is_some_and(|columns| columns.iter().any(|it| it == column)))
     };
@@ -182,14 +182,14 @@ impl Columns {
     }
 
     /// A table of the outbox; `None` if it is another one.
-    pub(crate) fn table(&self, map: &TableMapEvent<'_>) -> Option<Result<Table, Ended>> {
+    pub(crate) fn table(&self, map: &TableMapEvent<'_>) -> Option<Result<Table, StreamEnded>> {
         if !self.is_of(map.database_name_raw()) {
             return None;
         }
         let name = map.table_name();
         let (table, source, wanted) = TABLES.iter().find(|(table, ..)| *table == name)?;
         let columns = self.tables.get(*table)?;
-        let wrong = |what: &str| Ended::Unreadable(format!("{table}{what} is not as the migrations make it"));
+        let wrong = |what: &str| StreamEnded::Unreadable(format!("{table}{what} is not as the migrations make it"));
         if u64::try_from(columns.len()).ok() != Some(map.columns_count()) {
             return Some(Err(wrong("")));
         }
@@ -209,9 +209,9 @@ impl Table {
         &self,
         before: Option<&BinlogRow>,
         after: Option<&BinlogRow>,
-    ) -> Result<[Option<Row>; 2], Ended> {
+    ) -> Result<[Option<LoggedRow>; 2], StreamEnded> {
         if [before, after].into_iter().flatten().any(|row| row.len() != self.columns) {
-            return Err(Ended::Unreadable("a row lacks a column (binlog_row_image)".to_owned()));
+            return Err(StreamEnded::Unreadable("a row lacks a column (binlog_row_image)".to_owned()));
         }
         let read = |row: Option<&BinlogRow>, is_new| {
             row.map_or(Ok(None), |row| self.read(&Fields { table: self, row }, is_new))
@@ -219,19 +219,21 @@ impl Table {
         Ok([read(before, false)?, read(after, true)?])
     }
 
-    fn read(&self, fields: &Fields<'_>, is_new: bool) -> Result<Option<Row>, Ended> {
+    fn read(&self, fields: &Fields<'_>, is_new: bool) -> Result<Option<LoggedRow>, StreamEnded> {
         let what = match (self.source, is_new) {
-            (Source::Messages, false) => return Ok(None),
-            (Source::Messages, true) => return Ok(fields.message()?.map(|message| Row::Message(Box::new(message)))),
-            (Source::Pending, true) => What::Pending(fields.pending()?, None),
-            (Source::Pending, false) => What::Removed(fields.number(1)?),
-            (Source::Waiting, _) if fields.number::<u8>(3)? == 0 => return Ok(None),
-            (Source::Waiting, true) => What::Holds(fields.held()?),
-            (Source::Waiting, false) => What::HoldsNoMore(fields.held()?),
-            (Source::Claims, true) => What::Claimed(fields.lease()?, Kind::of(fields.number(3)?)),
-            (Source::Claims, false) => What::ClaimEnded(fields.lease()?),
+            (RowSource::Messages, false) => return Ok(None),
+            (RowSource::Messages, true) => {
+                return Ok(fields.message()?.map(|message| LoggedRow::Message(Box::new(message))));
+            }
+            (RowSource::Pending, true) => What::Pending(fields.pending()?, None),
+            (RowSource::Pending, false) => What::Removed(fields.number(1)?),
+            (RowSource::Waiting, _) if fields.number::<u8>(3)? == 0 => return Ok(None),
+            (RowSource::Waiting, true) => What::Holds(fields.held()?),
+            (RowSource::Waiting, false) => What::HoldsNoMore(fields.held()?),
+            (RowSource::Claims, true) => What::Claimed(fields.lease()?, ClaimKind::of(fields.number(3)?)),
+            (RowSource::Claims, false) => What::ClaimEnded(fields.lease()?),
         };
-        Ok(Some(Row::Change(Change { lane: fields.number(0)?, what })))
+        Ok(Some(LoggedRow::Change(RowChange { lane: fields.number(0)?, what })))
     }
 }
 
@@ -242,7 +244,7 @@ struct Fields<'a> {
 }
 
 impl Fields<'_> {
-    fn pending(&self) -> Result<Pending, Ended> {
+    fn pending(&self) -> Result<Pending, StreamEnded> {
         Ok(Pending {
             id: self.number(1)?,
             key_hash: self.number(2)?,
@@ -252,16 +254,16 @@ impl Fields<'_> {
         })
     }
 
-    fn held(&self) -> Result<Held, Ended> {
+    fn held(&self) -> Result<Held, StreamEnded> {
         Ok(Held { id: self.number(1)?, key_hash: self.number(2)? })
     }
 
-    fn lease(&self) -> Result<ClaimLease, Ended> {
+    fn lease(&self) -> Result<ClaimLease, StreamEnded> {
         Ok(ClaimLease { claim_id: self.number(1)?, lease_token: self.number(2)? })
     }
 
     /// A message. `None` if it has a date or an expiry, which the clock of the database decides.
-    fn message(&self) -> Result<Option<Stored>, Ended> {
+    fn message(&self) -> Result<Option<Stored>, StreamEnded> {
         if self.value(9) != Some(&Value::NULL) || self.value(10) != Some(&Value::NULL) {
             return Ok(None);
         }
@@ -272,7 +274,7 @@ impl Fields<'_> {
         message_id.resize(16, 0);
         Ok(Some(Stored {
             id: self.number(0)?,
-            message_id: Uuid::from_slice(&message_id).map_err(|error| Ended::Unreadable(error.to_string()))?,
+            message_id: Uuid::from_slice(&message_id).map_err(|error| StreamEnded::Unreadable(error.to_string()))?,
             is_readable: headers.is_some(),
             contents: Contents {
                 topic: self.text(2)?.unwrap_or_default(),
@@ -304,13 +306,13 @@ impl Fields<'_> {
         }
     }
 
-    fn text(&self, field: usize) -> Result<Option<String>, Ended> {
+    fn text(&self, field: usize) -> Result<Option<String>, StreamEnded> {
         let text = self.bytes(field).map(String::from_utf8).transpose();
-        text.map_err(|_invalid| Ended::Unreadable("a text that is not UTF-8".to_owned()))
+        text.map_err(|_invalid| StreamEnded::Unreadable("a text that is not UTF-8".to_owned()))
     }
 
     /// Microseconds since 1970.
-    fn time(&self, field: usize) -> Result<i64, Ended> {
+    fn time(&self, field: usize) -> Result<i64, StreamEnded> {
         let micros = match self.value(field) {
             Some(&Value::Date(year, month, day, hour, minute, second, micro)) => {
                 let month = time::Month::try_from(month);
@@ -320,17 +322,17 @@ impl Fields<'_> {
             }
             _ => None,
         };
-        micros.ok_or_else(|| Ended::Unreadable("a time is none".to_owned()))
+        micros.ok_or_else(|| StreamEnded::Unreadable("a time is none".to_owned()))
     }
 
-    fn number<T: Unsigned>(&self, field: usize) -> Result<T, Ended> {
+    fn number<T: Unsigned>(&self, field: usize) -> Result<T, StreamEnded> {
         let number = match self.value(field) {
             Some(Value::UInt(number)) => Some(*number),
             // Without the metadata of columns the log does not say that a number has no sign.
             Some(Value::Int(number)) => Some(number.cast_unsigned()),
             _ => None,
         };
-        number.map(T::cut).ok_or_else(|| Ended::Unreadable("a number is none".to_owned()))
+        number.map(T::cut).ok_or_else(|| StreamEnded::Unreadable("a number is none".to_owned()))
     }
 }
 

@@ -34,7 +34,7 @@ const SHORTEST: Duration = Duration::from_secs(1);
 /// `Stats` as JSON. A relay of another release, which reads other fields, counts for itself.
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "Stats")]
-struct Counts {
+struct StatsFields {
     pending: u64,
     leased: u64,
     delayed: u64,
@@ -60,16 +60,16 @@ struct Late {
 
 /// The content of the queue.
 #[derive(Serialize, Deserialize)]
-struct Line {
-    #[serde(with = "Counts")]
+struct QueueLine {
+    #[serde(with = "StatsFields")]
     stats: Stats,
     /// Lanes that are stuck, and lanes that are unserved.
     stalled: [u64; 2],
 }
 
 /// The content of the queue, and the running processes.
-struct Seen {
-    line: Line,
+struct SeenQueue {
+    line: QueueLine,
     /// When it was counted: microseconds since 1970.
     at: i64,
     instances: Vec<Instance>,
@@ -96,23 +96,23 @@ pub async fn run(context: Arc<Context>) {
 }
 
 /// Reads the newest numbers, or counts if it is this relay's turn.
-async fn look(db: &mut MySqlConnection, owner: &str) -> Result<Seen, sqlx::Error> {
+async fn look(db: &mut MySqlConnection, owner: &str) -> Result<SeenQueue, sqlx::Error> {
     let rows = rows::list(db).await?;
     let instances = instances::shown(db, &rows).await?;
     if let Some(wait) = wait(&rows, owner)
         && let Some(Counted { at, counts }) = newest(&rows)
         && let Ok(line) = serde_json::from_str(counts)
     {
-        return Ok(Seen { line, at: *at, instances, wait });
+        return Ok(SeenQueue { line, at: *at, instances, wait });
     }
     // Before the count, which may be long: meanwhile no other relay counts, and if it fails, none follows at once.
     let wait = if rows::begin_count(db, owner).await? { EVERY } else { SHORTEST };
     let (Judged { stats, lanes, .. }, at) = (judged(db).await?, replay::now(db).await?);
     let stalled = STALLED.map(|state| lanes.iter().filter(|(_, lane)| lane.state == state).count() as u64);
-    let line = Line { stats, stalled };
+    let line = QueueLine { stats, stalled };
     let counts = serde_json::to_string(&line).map_err(|error| sqlx::Error::Encode(error.into()))?;
     rows::count(db, owner, &Counted { at, counts }).await?;
-    Ok(Seen { line, at, instances, wait })
+    Ok(SeenQueue { line, at, instances, wait })
 }
 
 /// Returns the pause before the next look; `None` if this relay is to count. A count that began in the future is from
@@ -131,7 +131,7 @@ fn newest(rows: &[InstanceRow]) -> Option<&Counted> {
     past.max_by_key(|counted| counted.at)
 }
 
-fn show(context: &Context, seen: &Seen) {
+fn show(context: &Context, seen: &SeenQueue) {
     let (queue, stats) = (&context.metrics.queue, &seen.line.stats);
     let set = |state: &str, count: u64| {
         queue.messages.with_label_values(&[state]).set(i64::try_from(count).unwrap_or(i64::MAX));
@@ -213,9 +213,9 @@ mod tests {
     fn numbers_come_back_from_the_heartbeat() {
         let lags = Lags { due: u64::MAX, retry: u64::MAX, parked: 7, ..Lags::default() };
         let stats = Stats { pending: u64::MAX, dead_since: Some(i64::MAX), lags, ..Stats::default() };
-        let text = serde_json::to_string(&Line { stats, stalled: [u64::MAX, 3] }).unwrap();
+        let text = serde_json::to_string(&QueueLine { stats, stalled: [u64::MAX, 3] }).unwrap();
         assert!(text.len() < 500, "{text}");
-        let line: Line = serde_json::from_str(&text).unwrap();
+        let line: QueueLine = serde_json::from_str(&text).unwrap();
         assert_eq!((line.stats, line.stalled), (stats, [u64::MAX, 3]));
     }
 }

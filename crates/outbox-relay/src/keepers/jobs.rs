@@ -12,7 +12,7 @@ use outbox_core::store::operate::{
 };
 
 use crate::{
-    operate::jobs::{Progress, step},
+    operate::jobs::{JobProgress, step},
     sink::Receipt,
     state::{context::Context, session::Session},
 };
@@ -94,7 +94,7 @@ async fn ask(context: &Context, session: &mut Session) {
 async fn job(context: &Context, session: &mut Session) -> Duration {
     let kept = context.config.retention.sent;
     match session.run("job", async |db| step(db, kept).await).await {
-        Ok(Some(Progress { job_id, messages, pause, is_last })) => {
+        Ok(Some(JobProgress { job_id, messages, pause, is_last })) => {
             if messages > 0 {
                 context.nudge.notify_waiters();
             }

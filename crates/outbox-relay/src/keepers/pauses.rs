@@ -7,7 +7,7 @@ use std::{
 
 use outbox_core::{sqlx, store::operate::controls};
 
-use crate::state::{context::Context, controls::Target, session::Session};
+use crate::state::{context::Context, controls::PauseTarget, session::Session};
 
 /// Pause between two looks for pauses. With the time of a look it is below the second within which a pause holds.
 const PAUSES: Duration = Duration::from_millis(500);
@@ -33,7 +33,7 @@ async fn read_pauses(context: &Context, session: &mut Session) -> Result<(), sql
     context.controls.set_newest_job(newest);
     let (begun, ended) = context.controls.set(&rows, Instant::now());
     for (targets, is_paused) in [(begun, true), (ended, false)] {
-        for (kind, name) in targets.iter().map(Target::names) {
+        for (kind, name) in targets.iter().map(PauseTarget::names) {
             tracing::warn!(kind, name, "{}", if is_paused { "paused by an operator" } else { "not paused any more" });
             context.metrics.paused.with_label_values(&[kind, name.as_str()]).set(i64::from(is_paused));
         }

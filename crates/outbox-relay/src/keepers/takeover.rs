@@ -6,7 +6,7 @@ use outbox_core::{
     sqlx::{self, MySqlConnection},
     store::claim::{
         self, Look, lease,
-        tail::{self, Kind, Stale},
+        tail::{self, ClaimKind, Stale},
     },
 };
 
@@ -89,7 +89,7 @@ async fn watch(context: &Context, session: &mut Session) -> bool {
     let mut has_closed = false;
     for stale in claims.iter().filter(|stale| !context.leases.keeps(stale.tail.lease)) {
         let lease = stale.tail.lease;
-        if matches!(stale.tail.kind, Kind::Open | Kind::Forming) && stale.quiet >= SILENT {
+        if matches!(stale.tail.kind, ClaimKind::Open | ClaimKind::Forming) && stale.quiet >= SILENT {
             let closed = session.run("tail", async |db| tail::close(db, lease, SILENT).await).await;
             if matches!(closed, Ok(true)) {
                 has_closed = true;
@@ -100,7 +100,7 @@ async fn watch(context: &Context, session: &mut Session) -> bool {
                     "closed a tail: its owner is silent"
                 );
             }
-        } else if stale.tail.kind == Kind::Closed && stale.quiet >= CLOSED {
+        } else if stale.tail.kind == ClaimKind::Closed && stale.quiet >= CLOSED {
             session.run("tail", async |db| list(db, stale).await).await.ok();
         }
     }

@@ -89,7 +89,7 @@ impl Listener for UnixListener {
 }
 
 /// Answers HTTP requests.
-pub trait Answer: Clone + Send + Sync + 'static {
+pub trait Respond: Clone + Send + Sync + 'static {
     /// The body of an answer.
     type Body: Body<Data: Send, Error: Into<BoxError>> + Send + 'static;
 
@@ -105,7 +105,7 @@ pub async fn serve(listener: TcpListener, sources: Sources, shutdown: impl Futur
 /// Answers until `shutdown` is done. A connection serves one request within `time`.
 pub async fn serve_with(
     listener: impl Listener,
-    answers: impl Answer,
+    answers: impl Respond,
     time: Duration,
     shutdown: impl Future<Output = ()>,
 ) {
@@ -115,7 +115,7 @@ pub async fn serve_with(
     }
 }
 
-async fn accept(listener: impl Listener, answers: impl Answer, time: Duration) {
+async fn accept(listener: impl Listener, answers: impl Respond, time: Duration) {
     let mut open = VecDeque::new();
     loop {
         let stream = match listener.next().await {
@@ -156,7 +156,7 @@ fn make_room(open: &mut VecDeque<Connection>) -> bool {
 
 async fn answer(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    answers: impl Answer,
+    answers: impl Respond,
     time: Duration,
     is_answering: Arc<AtomicBool>,
 ) {
@@ -177,7 +177,7 @@ async fn answer(
     }
 }
 
-impl Answer for Sources {
+impl Respond for Sources {
     type Body = String;
 
     async fn answer(&self, request: Request<Incoming>) -> Response<String> {
@@ -349,7 +349,7 @@ mod tests {
     #[derive(Clone)]
     struct Slow(Arc<Semaphore>);
 
-    impl Answer for Slow {
+    impl Respond for Slow {
         type Body = String;
 
         async fn answer(&self, request: Request<Incoming>) -> Response<String> {

@@ -10,7 +10,7 @@ use super::unsent::time;
 
 /// An action of an operator. Times are RFC 3339, by the database's clock.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Entry {
+pub struct AuditEntry {
     /// Its number.
     pub entry: u64,
     /// The time of the action.
@@ -33,7 +33,7 @@ pub struct Entry {
     pub messages: Option<u64>,
 }
 
-impl From<AuditRow> for Entry {
+impl From<AuditRow> for AuditEntry {
     fn from(row: AuditRow) -> Self {
         Self {
             entry: row.audit_id,
@@ -55,6 +55,6 @@ impl From<AuditRow> for Entry {
 /// # Errors
 ///
 /// If the database fails.
-pub async fn audit(db: &mut MySqlConnection, below: u64, limit: u32) -> Result<Vec<Entry>, sqlx::Error> {
-    Ok(jobs::audit(db, below, limit).await?.into_iter().map(Entry::from).collect())
+pub async fn audit(db: &mut MySqlConnection, below: u64, limit: u32) -> Result<Vec<AuditEntry>, sqlx::Error> {
+    Ok(jobs::audit(db, below, limit).await?.into_iter().map(AuditEntry::from).collect())
 }

@@ -12,11 +12,11 @@ use outbox_core::{
 use serde::Serialize;
 
 use super::unsent::time;
-use crate::state::controls::Target;
+use crate::state::controls::PauseTarget;
 
 /// A pause. Times are RFC 3339, by the database's clock.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Control {
+pub struct ControlEntry {
     /// `lane`, `sink` or `destination`.
     pub kind: String,
     /// The number of the lane, the name of the sink, or sink and destination with a slash between them.
@@ -31,7 +31,7 @@ pub struct Control {
     pub reason: String,
 }
 
-impl From<ControlRow> for Control {
+impl From<ControlRow> for ControlEntry {
     fn from(row: ControlRow) -> Self {
         Self {
             kind: row.kind,
@@ -49,8 +49,8 @@ impl From<ControlRow> for Control {
 /// # Errors
 ///
 /// If the database fails.
-pub async fn list(db: &mut MySqlConnection) -> Result<Vec<Control>, sqlx::Error> {
-    Ok(controls::paused(db).await?.into_iter().map(Control::from).collect())
+pub async fn list(db: &mut MySqlConnection) -> Result<Vec<ControlEntry>, sqlx::Error> {
+    Ok(controls::paused(db).await?.into_iter().map(ControlEntry::from).collect())
 }
 
 /// Pauses a lane, sink or destination, for a time or until an operator ends the pause. Relays follow within a second,
@@ -61,10 +61,10 @@ pub async fn list(db: &mut MySqlConnection) -> Result<Vec<Control>, sqlx::Error>
 /// If the database fails.
 pub async fn pause(
     db: &mut MySqlConnection,
-    target: &Target,
+    target: &PauseTarget,
     time: Option<Duration>,
     actor: &Actor<'_>,
-) -> Result<Option<Control>, sqlx::Error> {
+) -> Result<Option<ControlEntry>, sqlx::Error> {
     let (kind, name) = target.names();
     let before = list(db).await?.into_iter().find(|it| it.kind == kind && it.name == name);
     controls::pause(db, (kind, &name), time, actor).await?;
@@ -76,7 +76,7 @@ pub async fn pause(
 /// # Errors
 ///
 /// If the database fails. End the connection then: it may have an open transaction.
-pub async fn resume(db: &mut MySqlConnection, target: &Target, actor: &Actor<'_>) -> Result<bool, sqlx::Error> {
+pub async fn resume(db: &mut MySqlConnection, target: &PauseTarget, actor: &Actor<'_>) -> Result<bool, sqlx::Error> {
     let (kind, name) = target.names();
     controls::resume(db, (kind, &name), actor).await
 }

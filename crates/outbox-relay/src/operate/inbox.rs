@@ -14,7 +14,7 @@ use super::{unsent::time, why::Reference};
 
 /// A consumer. Its names are stable; times are RFC 3339, by the database's clock.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Consumer {
+pub struct InboxConsumer {
     /// Its name.
     pub consumer: String,
     /// Messages that it has processed and that the inbox remembers, counted up to 100,000; without the dead ones.
@@ -32,8 +32,8 @@ pub struct Consumer {
 /// # Errors
 ///
 /// If the database fails.
-pub async fn list(db: &mut MySqlConnection) -> Result<Vec<Consumer>, sqlx::Error> {
-    let consumer = |row: consumers::ConsumerRow| Consumer {
+pub async fn list(db: &mut MySqlConnection) -> Result<Vec<InboxConsumer>, sqlx::Error> {
+    let consumer = |row: consumers::ConsumerRow| InboxConsumer {
         consumer: row.consumer,
         processed: row.processed,
         last_at: row.last_at.map(time),
@@ -45,7 +45,7 @@ pub async fn list(db: &mut MySqlConnection) -> Result<Vec<Consumer>, sqlx::Error
 
 /// The outcome of a message at a consumer. Its names are stable; times are RFC 3339, by the database's clock.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Outcome {
+pub struct InboxOutcome {
     /// The consumer.
     pub consumer: String,
     /// `processed` or `dead`.
@@ -64,7 +64,10 @@ pub struct Outcome {
 /// # Errors
 ///
 /// If the database fails.
-pub async fn outcomes(db: &mut MySqlConnection, reference: Reference) -> Result<Option<Vec<Outcome>>, sqlx::Error> {
+pub async fn outcomes(
+    db: &mut MySqlConnection,
+    reference: Reference,
+) -> Result<Option<Vec<InboxOutcome>>, sqlx::Error> {
     let message_id = match reference {
         Reference::Uuid(message_id) => message_id,
         Reference::Number(id) => match find::message(db, id).await? {
@@ -74,7 +77,7 @@ pub async fn outcomes(db: &mut MySqlConnection, reference: Reference) -> Result<
     };
     let outcome = |row: consumers::OutcomeRow| {
         let (reason, error) = row.dead.unzip();
-        Outcome {
+        InboxOutcome {
             consumer: row.consumer,
             outcome: if reason.is_some() { "dead" } else { "processed" },
             at: time(row.at),
@@ -148,7 +151,7 @@ pub async fn retry(
 /// An order to retry messages that are dead at a consumer. Its names are stable; times are RFC 3339, by the database's
 /// clock.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Retry {
+pub struct RetryOrder {
     /// Its number.
     pub retry: u64,
     /// The consumer.
@@ -174,8 +177,8 @@ pub struct Retry {
 /// # Errors
 ///
 /// If the database fails.
-pub async fn retries(db: &mut MySqlConnection, limit: u32) -> Result<Vec<Retry>, sqlx::Error> {
-    let retry = |row: retries::RetryRow| Retry {
+pub async fn retries(db: &mut MySqlConnection, limit: u32) -> Result<Vec<RetryOrder>, sqlx::Error> {
+    let retry = |row: retries::RetryRow| RetryOrder {
         retry: row.retry_id,
         consumer: row.consumer,
         message_id: row.message_id.map(|id| id.to_string()),

@@ -15,7 +15,7 @@ use outbox_core::{
 use serde::Serialize;
 
 use super::unsent::time;
-use crate::state::role::Role;
+use crate::state::role::ProcessKind;
 
 /// In microseconds: a process without a heartbeat for this time counts as gone. Three heartbeats.
 const GONE: i64 = 30_000_000;
@@ -139,13 +139,13 @@ pub(super) struct Live {
 
 impl Live {
     pub(super) async fn read(db: &mut MySqlConnection) -> Result<Self, sqlx::Error> {
-        let of_workers = lanes::of_kind(db, Role::WORKER).await?.into_iter().collect();
+        let of_workers = lanes::of_kind(db, ProcessKind::WORKER).await?.into_iter().collect();
         Ok(Self { instances: list(db).await?, of_workers })
     }
 
     /// The kind of processes that a lane belongs to.
     pub(super) fn role(&self, lane: u16) -> &'static str {
-        if self.of_workers.contains(&lane) { Role::WORKER } else { Role::Relay.name() }
+        if self.of_workers.contains(&lane) { ProcessKind::WORKER } else { ProcessKind::Relay.name() }
     }
 
     fn of(&self, lane: u16) -> impl Iterator<Item = &Instance> {

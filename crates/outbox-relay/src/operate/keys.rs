@@ -20,7 +20,7 @@ const COUNT_BUDGET: u32 = 100_000;
 
 /// A key whose messages wait. Its names are stable.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct WaitingKey {
+pub struct WaitingKeys {
     /// The number of waiting messages, the first included.
     pub messages: u64,
     /// The first one: `relay why` tells more.
@@ -33,14 +33,14 @@ pub struct WaitingKey {
 /// # Errors
 ///
 /// If the database fails.
-pub async fn waiting_keys(db: &mut MySqlConnection, limit: u32) -> Result<Vec<WaitingKey>, sqlx::Error> {
+pub async fn waiting_keys(db: &mut MySqlConnection, limit: u32) -> Result<Vec<WaitingKeys>, sqlx::Error> {
     let keys = unsent::waiting_keys(db, limit).await?;
-    Ok(keys.iter().map(|key| WaitingKey { messages: key.messages, first: message(&key.head) }).collect())
+    Ok(keys.iter().map(|key| WaitingKeys { messages: key.messages, first: message(&key.head) }).collect())
 }
 
 /// A key. Its names are stable.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Key {
+pub struct KeyQueue {
     /// The number of its delayed messages that wait in their order, at most 100,000.
     pub waiting: u64,
     /// The first of its unsent messages that the others wait for, of those that were found.
@@ -90,7 +90,7 @@ pub async fn hash_of(db: &mut MySqlConnection, reference: Reference) -> Result<O
 /// # Errors
 ///
 /// If the database fails. End the connection then: it may have an open transaction.
-pub async fn key(db: &mut MySqlConnection, key_hash: u64, after: Cursor, limit: u32) -> Result<Key, sqlx::Error> {
+pub async fn key(db: &mut MySqlConnection, key_hash: u64, after: Cursor, limit: u32) -> Result<KeyQueue, sqlx::Error> {
     let (mut rows, mut waiting) = (Vec::new(), 0);
     for lane in unsent::lanes(db).await? {
         for (table, holds_key) in
@@ -118,7 +118,7 @@ pub async fn key(db: &mut MySqlConnection, key_hash: u64, after: Cursor, limit: 
     };
     rows.truncate(limit as usize);
     let row = |row: &UnsentRow| KeyMessage { state: name(row.state.table), message: message(row) };
-    Ok(Key { waiting, first, rows: rows.iter().map(row).collect(), looked_at, next })
+    Ok(KeyQueue { waiting, first, rows: rows.iter().map(row).collect(), looked_at, next })
 }
 
 /// Whether a message is sent before the later ones of its key: not one that is scheduled or was released.

@@ -8,7 +8,7 @@ use outbox_core::{
     store::operate::{
         find::StateTable,
         jobs::Actor,
-        messages::{self, ListedRow, Step, Wanted},
+        messages::{self, ListStep, ListedRow, WantedMessages},
     },
 };
 use serde::Serialize;
@@ -33,7 +33,7 @@ pub struct MessageFilter {
     /// Only those of this kind of event.
     pub event_type: Option<String>,
     /// Only those in this state.
-    pub state: Option<State>,
+    pub state: Option<MessageState>,
     /// Only those that were enqueued at this time or later, in microseconds since 1970.
     pub since: Option<i64>,
     /// Only those that were enqueued before this time.
@@ -43,7 +43,7 @@ pub struct MessageFilter {
 /// The state of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum State {
+pub enum MessageState {
     /// Due, and not claimed.
     Pending,
     /// In the hands of a relay.
@@ -68,7 +68,7 @@ pub struct ListedMessage {
     /// The kind of event.
     pub event_type: Option<String>,
     /// Its state.
-    pub state: State,
+    pub state: MessageState,
     /// Why it waits, or was given up; the relay that has claimed it.
     pub reason: Option<String>,
     /// The lane, if it is in the queue.
@@ -113,7 +113,7 @@ pub async fn list(
     let begin = Instant::now();
     let topic = filter.topic.as_deref();
     let key = filter.key.as_deref().map(str::as_bytes);
-    let wanted = Wanted {
+    let wanted = WantedMessages {
         topic,
         key_hash: key.map(|key| key_hash(topic.unwrap_or_default(), Some(key))),
         event_type: filter.event_type.as_deref(),
@@ -134,7 +134,7 @@ pub async fn list(
         if rest == 0 || begin.elapsed() > TIME {
             break;
         }
-        let Step { low, high, rows } = messages::step(db, below, rest).await?;
+        let ListStep { low, high, rows } = messages::step(db, below, rest).await?;
         if rows == 0 || high < first {
             return Ok(page);
         }
@@ -165,11 +165,11 @@ fn listed(row: ListedRow) -> ListedMessage {
     let table = state.as_ref().map(|state| state.table);
     let reason = state.as_ref().map(|state| &state.reason);
     let (name, reason) = match (table, &owner) {
-        (Some(StateTable::Pending), Some(_)) => (State::Claimed, owner.as_ref()),
-        (Some(StateTable::Pending), None) => (State::Pending, None),
-        (Some(StateTable::Delayed), _) => (State::Delayed, reason),
-        (Some(StateTable::Dead), _) => (State::Dead, reason),
-        (None, _) => (State::Sent, None),
+        (Some(StateTable::Pending), Some(_)) => (MessageState::Claimed, owner.as_ref()),
+        (Some(StateTable::Pending), None) => (MessageState::Pending, None),
+        (Some(StateTable::Delayed), _) => (MessageState::Delayed, reason),
+        (Some(StateTable::Dead), _) => (MessageState::Dead, reason),
+        (None, _) => (MessageState::Sent, None),
     };
     ListedMessage {
         id,

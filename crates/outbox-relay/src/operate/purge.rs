@@ -30,12 +30,12 @@ pub struct Forecast {
     /// The relay or worker that holds the lease on the purging; `None`: none purges.
     pub purger: Option<String>,
     /// The rows.
-    pub kinds: Vec<Kind>,
+    pub kinds: Vec<PurgeKind>,
 }
 
 /// Rows of one kind.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct Kind {
+pub struct PurgeKind {
     /// `sent`, `dead`, `inbox`, `jobs`, `audit`, `instances` or `pauses`.
     pub kind: &'static str,
     /// Their retention in seconds; `None`: for ever.
@@ -68,26 +68,26 @@ pub async fn forecast(db: &mut MySqlConnection, keep: &Retention) -> Result<Fore
     for (kind, key, age) in kinds_by_age {
         let forever = || format!("retention.{key} is 0: all are kept for ever");
         kinds.push(match kind {
-            _ if age.is_zero() => Kind { kind, is_complete: true, stays: Some(forever()), ..Kind::default() },
+            _ if age.is_zero() => PurgeKind { kind, is_complete: true, stays: Some(forever()), ..PurgeKind::default() },
             "sent" => sent(db, age).await?,
-            "dead" => Kind::of(kind, age, purge::old_dead(db, age, BUDGET).await?),
-            "inbox" => Kind::of(kind, age, purge::old_inbox(db, age, BUDGET).await?),
-            "jobs" => Kind::of(kind, age, purge::old_jobs(db, age, BUDGET).await?),
-            _ => Kind::of(kind, age, purge::old_audit(db, age, BUDGET).await?),
+            "dead" => PurgeKind::of(kind, age, purge::old_dead(db, age, BUDGET).await?),
+            "inbox" => PurgeKind::of(kind, age, purge::old_inbox(db, age, BUDGET).await?),
+            "jobs" => PurgeKind::of(kind, age, purge::old_jobs(db, age, BUDGET).await?),
+            _ => PurgeKind::of(kind, age, purge::old_audit(db, age, BUDGET).await?),
         });
     }
     let counts = instances::forgotten(db).await?;
-    kinds.extend(["instances", "pauses"].into_iter().zip(counts).map(|(kind, rows)| Kind {
+    kinds.extend(["instances", "pauses"].into_iter().zip(counts).map(|(kind, rows)| PurgeKind {
         kind,
         retention_seconds: Some(DAY),
         rows,
         is_complete: true,
-        ..Kind::default()
+        ..PurgeKind::default()
     }));
     Ok(Forecast { purger: lease.filter(|lease| lease.left > 0).map(|lease| lease.owner), kinds })
 }
 
-impl Kind {
+impl PurgeKind {
     fn of(kind: &'static str, age: Duration, old: OldRows) -> Self {
         let OldRows { rows, oldest, is_complete } = old;
         let retention_seconds = Some(age.as_secs());
@@ -96,7 +96,7 @@ impl Kind {
 }
 
 /// Counts the messages of old receipts, each once. One that a purge of an earlier receipt has deleted is counted again.
-async fn sent(db: &mut MySqlConnection, age: Duration) -> Result<Kind, sqlx::Error> {
+async fn sent(db: &mut MySqlConnection, age: Duration) -> Result<PurgeKind, sqlx::Error> {
     let mut ids = HashSet::new();
     let mut kept = HashSet::new();
     let mut oldest = None;
@@ -127,5 +127,5 @@ async fn sent(db: &mut MySqlConnection, age: Duration) -> Result<Kind, sqlx::Err
     }
     let old = OldRows { rows: ids.len() as u64, oldest, is_complete };
     let stays = format!("{} more are to be sent again", kept.len());
-    Ok(Kind { stays: Some(stays).filter(|_| !kept.is_empty()), ..Kind::of("sent", age, old) })
+    Ok(PurgeKind { stays: Some(stays).filter(|_| !kept.is_empty()), ..PurgeKind::of("sent", age, old) })
 }

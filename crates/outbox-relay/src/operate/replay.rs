@@ -12,7 +12,7 @@ use outbox_core::{
         claim::lanes,
         operate::{
             jobs::{self, Actor, DueJob, NewJob},
-            replay::{self, Again, ReceiptRow, SentMessage},
+            replay::{self, Again, SentMessage, SentRow},
         },
     },
 };
@@ -23,7 +23,7 @@ use super::{
     jobs::BATCH,
     unsent::time,
 };
-use crate::state::role::Role;
+use crate::state::role::ProcessKind;
 
 /// The action in `outbox_jobs`.
 pub(super) const ACTION: &str = "replay";
@@ -84,7 +84,7 @@ impl SentFilter {
     /// If the database fails.
     pub async fn find_claims(&mut self, db: &mut MySqlConnection) -> Result<bool, sqlx::Error> {
         if self.lane.is_none() {
-            self.without_lanes = lanes::of_kind(db, Role::WORKER).await?.into_iter().collect();
+            self.without_lanes = lanes::of_kind(db, ProcessKind::WORKER).await?.into_iter().collect();
         }
         if let Some(id) = self.id {
             let claim = replay::claim_of(db, id).await?;
@@ -96,11 +96,11 @@ impl SentFilter {
         Ok(true)
     }
 
-    fn takes_receipt(&self, receipt: &ReceiptRow) -> bool {
+    fn takes_receipt(&self, receipt: &SentRow) -> bool {
         self.matches(receipt) && !self.without_lanes.contains(&receipt.lane)
     }
 
-    fn matches(&self, receipt: &ReceiptRow) -> bool {
+    fn matches(&self, receipt: &SentRow) -> bool {
         self.lane.is_none_or(|lane| lane == receipt.lane)
             && self.since.is_none_or(|since| receipt.sent_at >= since)
             && self.until.is_none_or(|until| receipt.sent_at < until)
@@ -112,11 +112,11 @@ impl SentFilter {
 
     /// Whether a receipt is of the message's first way, and not of an earlier replay. That one would come behind later
     /// messages of its key. A message that is asked for by its number is taken in any case.
-    fn takes_way(&self, receipt: &ReceiptRow, replayed_at: Option<i64>) -> bool {
+    fn takes_way(&self, receipt: &SentRow, replayed_at: Option<i64>) -> bool {
         self.id.is_some() || replayed_at.is_none_or(|at| receipt.claimed_at < at)
     }
 
-    fn ends_before(&self, receipt: &ReceiptRow) -> bool {
+    fn ends_before(&self, receipt: &SentRow) -> bool {
         receipt.claim_id > self.up_to || self.until.is_some_and(|until| receipt.claimed_at > until + HELD)
     }
 }
@@ -148,12 +148,12 @@ pub struct ReplayPlan {
     /// Messages that are left out, by the reason.
     pub left_out: BTreeMap<&'static str, u64>,
     /// Some of the messages.
-    pub samples: Vec<Sent>,
+    pub samples: Vec<ReplayedMessage>,
 }
 
 /// A sent message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Sent {
+pub struct ReplayedMessage {
     /// Its number in the tables.
     pub id: u64,
     /// The id that consumers see.
@@ -232,7 +232,7 @@ pub async fn plan(
         }
     }
     plan.leave_out("only a replay sent it then", only_again.difference(&seen).count());
-    plan.worker_lanes = lanes::of_kind(db, Role::WORKER).await?.into_iter().collect();
+    plan.worker_lanes = lanes::of_kind(db, ProcessKind::WORKER).await?.into_iter().collect();
     plan.worker_lanes.retain(|lane| plan.lanes.contains(lane));
     plan.seconds = plan.messages / u64::from(per_second.max(1));
     Ok(plan)
@@ -245,7 +245,7 @@ impl ReplayPlan {
         }
     }
 
-    fn add(&mut self, receipt: &ReceiptRow, messages: impl Iterator<Item = SentMessage>) {
+    fn add(&mut self, receipt: &SentRow, messages: impl Iterator<Item = SentMessage>) {
         let sent_at = time(receipt.sent_at);
         for message in messages {
             self.messages += 1;
@@ -254,7 +254,7 @@ impl ReplayPlan {
             self.oldest.get_or_insert_with(|| sent_at.clone());
             self.newest = Some(sent_at.clone());
             if self.samples.len() < SAMPLES {
-                self.samples.push(Sent {
+                self.samples.push(ReplayedMessage {
                     id: message.id,
                     message_id: message.message_id.to_string(),
                     lane: receipt.lane,
@@ -311,7 +311,7 @@ pub async fn order(
 
 /// The next messages of a replay.
 #[derive(Debug, Default)]
-pub(super) struct Part {
+pub(super) struct ReplayPart {
     pub(super) messages: Vec<Again>,
     /// The last claim whose messages are among them, or that has none of interest.
     pub(super) last: u64,
@@ -325,17 +325,17 @@ pub(super) async fn next(
     job: &DueJob,
     filter: &SentFilter,
     kept: Duration,
-) -> Result<Part, sqlx::Error> {
+) -> Result<ReplayPart, sqlx::Error> {
     let oldest = oldest(db, kept).await?;
     let start = filter.above.max(job.last.1);
     let receipts = replay::receipts(db, start, PAGE).await?;
-    let mut part = Part { last: start, is_last: receipts.len() < PAGE as usize, ..Part::default() };
+    let mut part = ReplayPart { last: start, is_last: receipts.len() < PAGE as usize, ..ReplayPart::default() };
     let mut looked_at = Vec::new();
     let mut count = 0;
     let mut ids = BTreeMap::<u16, BTreeSet<u64>>::new();
     for receipt in receipts {
         // Receipts of one claim stay together.
-        let is_next = looked_at.last().is_some_and(|last: &ReceiptRow| last.claim_id < receipt.claim_id);
+        let is_next = looked_at.last().is_some_and(|last: &SentRow| last.claim_id < receipt.claim_id);
         if filter.ends_before(&receipt) || is_next && count + receipt.ids.len() > BATCH as usize {
             part.is_last = filter.ends_before(&receipt);
             break;

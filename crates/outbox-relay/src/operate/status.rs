@@ -14,7 +14,7 @@ use super::{
     shown::span,
     why::PATIENCE,
 };
-use crate::state::role::Role;
+use crate::state::role::ProcessKind;
 
 /// Most lanes of one state that a verdict names.
 const SHOWN: usize = 5;
@@ -81,7 +81,7 @@ pub fn verdict(Judged { stats, lanes, instances }: &Judged) -> String {
     let due = i64::try_from(stats.lags.due.max(stats.lags.paused)).unwrap_or(i64::MAX);
     let sent: u64 = lanes.iter().map(|(lane, _)| lane.sent).sum();
     let running = |role: &str| instances.iter().filter(|it| it.state != "gone" && it.role == role).count();
-    let processes = match (running("relay"), running(Role::WORKER)) {
+    let processes = match (running("relay"), running(ProcessKind::WORKER)) {
         (0, 0) => "no relay runs".to_owned(),
         (relays, 0) => counted(relays, "relay runs", "relays run"),
         (0, workers) => counted(workers, "worker runs", "workers run"),

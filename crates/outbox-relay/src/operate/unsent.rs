@@ -214,7 +214,7 @@ pub async fn groups(
     after: Cursor,
     by: GroupBy,
 ) -> Result<Page<UnsentGroup>, sqlx::Error> {
-    let mut counts = Counts::default();
+    let mut counts = GroupCounts::default();
     let (looked_at, next) = scan(db, table, filter, (after, COUNT_BUDGET), |row| {
         counts.add(&row, by);
         true
@@ -277,9 +277,9 @@ pub(super) fn begin(row: &UnsentRow) -> i64 {
 }
 
 #[derive(Default)]
-struct Counts(HashMap<String, Count>);
+struct GroupCounts(HashMap<String, GroupCount>);
 
-struct Count {
+struct GroupCount {
     messages: u64,
     holding: u64,
     first: i64,
@@ -287,7 +287,7 @@ struct Count {
     example: u64,
 }
 
-impl Counts {
+impl GroupCounts {
     fn add(&mut self, row: &UnsentRow, by: GroupBy) {
         let (state, at) = (&row.state, begin(row));
         let group = match by {
@@ -296,7 +296,7 @@ impl Counts {
             GroupBy::Error => format!("{}: {}", state.reason, state.error.as_deref().unwrap_or_default()),
             GroupBy::Lane => state.lane.to_string(),
         };
-        let new = || Count { messages: 0, holding: 0, first: at, last: at, example: row.id };
+        let new = || GroupCount { messages: 0, holding: 0, first: at, last: at, example: row.id };
         let count = self.0.entry(group).or_insert_with(new);
         count.messages += 1;
         count.holding += u64::from(state.holds_key);
@@ -304,7 +304,7 @@ impl Counts {
     }
 
     fn groups(self) -> Vec<UnsentGroup> {
-        let group = |(group, count): (String, Count)| UnsentGroup {
+        let group = |(group, count): (String, GroupCount)| UnsentGroup {
             group,
             messages: count.messages,
             holding: count.holding,

@@ -1,7 +1,7 @@
 //! The table of all keys, and the typed sections that they fill. The program's configuration follows it: reading,
 //! checking, `config show`, `config example` and docs/configuration.md.
 //!
-//! A new key is one entry under `read` of its [`section!`].
+//! A new key is one entry under `read` of its `section!`.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::{
     AfterDead, Binding, Envelope, Management, OnRejected, Secret,
     process::{ApiConfig, Canary, Http, Log, Tracing},
     section::{Words, section, words},
-    value::Kind,
+    value::ValueKind,
 };
 
 /// The value of a key that is not given.
@@ -29,7 +29,7 @@ pub struct ConfigKey {
     /// Its path; `*` stands for the name of a sink, the number of a route or the name of a property.
     pub path: &'static str,
     /// The values that it takes.
-    pub kind: Kind,
+    pub kind: ValueKind,
     /// Its value when it is not given.
     pub unset: Unset,
     /// The types of sink that it belongs to; empty: all.
@@ -242,7 +242,7 @@ section! {
 /// The keyword `type` is no name of a field.
 const SINK_TYPE: ConfigKey = ConfigKey {
     path: "sinks.*.type",
-    kind: Kind::Choice(const { &words(&SINK_TYPES) }),
+    kind: ValueKind::Choice(const { &words(&SINK_TYPES) }),
     unset: Unset::Required("kafka"),
     only: &[],
     help: "The kind of broker. `stdout` writes a JSON line per message; `null` confirms everything and sends nothing, for measuring.",
@@ -265,7 +265,7 @@ section! {
 /// Any number of keys.
 const PROPERTIES: ConfigKey = ConfigKey {
     path: "sinks.*.properties.*",
-    kind: Kind::Property,
+    kind: ValueKind::Property,
     unset: Unset::Optional(""),
     only: &["kafka"],
     help: "Properties of librdkafka under their own names, for example `security.protocol`, `ssl.ca.location`, `sasl.username`, `linger.ms`. With `_file` behind its name a property is read from a file (`\"sasl.password_file\"`). Those that weaken delivery or order are refused. The default of `message.max.bytes` is 1048588: with a topic's larger `max.message.bytes`, raise it, too. The default of `socket.timeout.ms` is `relay.publish_deadline`. After this time without a reply librdkafka leaves a broker for another one. In variables `_` stands for the dot.",

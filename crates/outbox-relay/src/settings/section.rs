@@ -66,9 +66,9 @@ macro_rules! field {
     (read $text:ident Lanes()) => { $text.and_then($crate::settings::value::lanes).unwrap_or_default() };
     (read $text:ident Address()) => { $text.and_then(|text| text.parse().ok()) };
     (read $text:ident $kind:ident()) => { $text.unwrap_or_default().to_owned() };
-    (kind Words($words:ident: $type:ty)) => { $crate::settings::value::Kind::Choice(const { &$crate::settings::section::words(&$words) }) };
-    (kind $kind:ident()) => { $crate::settings::value::Kind::$kind };
-    (kind $kind:ident($($bounds:tt)*)) => { $crate::settings::value::Kind::$kind($($bounds)*) };
+    (kind Words($words:ident: $type:ty)) => { $crate::settings::value::ValueKind::Choice(const { &$crate::settings::section::words(&$words) }) };
+    (kind $kind:ident()) => { $crate::settings::value::ValueKind::$kind };
+    (kind $kind:ident($($bounds:tt)*)) => { $crate::settings::value::ValueKind::$kind($($bounds)*) };
 }
 
 /// Keys of a section.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// The values that a key takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum ValueKind {
     /// A text.
     Text,
     /// A text that is never printed.

@@ -23,14 +23,14 @@ use super::{GRACE, KeyOrder, Outcome, Outgoing, PublishError, Sink};
 /// The time that a close may take.
 const CLOSING: Duration = Duration::from_secs(5);
 
-type Job = Box<dyn FnOnce() -> BoxFuture<'static, ()> + Send>;
+type ApartJob = Box<dyn FnOnce() -> BoxFuture<'static, ()> + Send>;
 
 /// A sink that blocks, or may block, the thread of its calls.
 pub(super) struct Apart {
     name: String,
     sink: Arc<dyn Sink>,
     /// The thread, from the first call on.
-    jobs: OnceLock<mpsc::UnboundedSender<Job>>,
+    jobs: OnceLock<mpsc::UnboundedSender<ApartJob>>,
     /// The failed batches that the sink has returned, and those that the caller knows of.
     failed: Arc<AtomicU64>,
     known: AtomicU64,
@@ -83,8 +83,8 @@ impl Apart {
 }
 
 /// Starts a thread that works on calls together, as an async thread does.
-fn start(name: &str) -> mpsc::UnboundedSender<Job> {
-    let (sender, mut jobs) = mpsc::unbounded_channel::<Job>();
+fn start(name: &str) -> mpsc::UnboundedSender<ApartJob> {
+    let (sender, mut jobs) = mpsc::unbounded_channel::<ApartJob>();
     let runtime = Handle::current();
     let work = async move {
         let mut calls = FuturesUnordered::new();

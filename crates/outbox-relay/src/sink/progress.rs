@@ -17,6 +17,10 @@ pub(crate) struct Progress {
 
 impl Progress {
     /// Notes that the broker has confirmed one message of the batch.
+    #[cfg_attr(
+        not(any(feature = "kafka", feature = "rabbitmq")),
+        expect(dead_code, reason = "brokers alone confirm one by one")
+    )]
     pub(crate) fn confirmed(&self, now: Instant) {
         self.confirms.lock().confirmed(self.batch, 1, now);
     }

@@ -15,7 +15,7 @@ use crate::{
     destination::Destination,
     observe::{health::Health, metrics::Metrics, traces::Traces},
     settings::Config,
-    state::{controls::Controls, idle::Idle, leases::HeldClaims, queues::Queues, role::Role, stream::Stream},
+    state::{controls::Controls, idle::Idle, leases::HeldClaims, queues::Queues, role::ProcessKind, stream::Stream},
 };
 
 /// The shared state of a running relay.
@@ -53,7 +53,7 @@ pub struct Context {
     /// Stops publishing; messages that are not published are released.
     pub hurry: CancellationToken,
     /// How this process claims: as a relay or as a worker.
-    pub role: Role,
+    pub role: ProcessKind,
     /// The exporter of spans.
     pub(crate) traces: Option<Traces>,
 }
@@ -61,7 +61,7 @@ pub struct Context {
 impl Context {
     /// Creates the shared state before a relay runs, with a name for its claims that no other process has.
     #[must_use]
-    pub fn new(config: Config, login: Login, metrics: Arc<Metrics>, health: Arc<Health>, role: Role) -> Self {
+    pub fn new(config: Config, login: Login, metrics: Arc<Metrics>, health: Arc<Health>, role: ProcessKind) -> Self {
         let owner = format!("{}/{:08x}", config.relay.owner, rand::random::<u32>());
         Self {
             controls: Controls::new(&owner),
@@ -99,7 +99,7 @@ impl Context {
         let metrics = Metrics::new().unwrap();
         let health = Health::new(Arc::clone(&metrics));
         let login = Login::Configured(config.database.clone());
-        Arc::new(Self::new(config, login, metrics, health, Role::Relay))
+        Arc::new(Self::new(config, login, metrics, health, ProcessKind::Relay))
     }
 
     /// Sleeps; returns false if the relay is stopped.

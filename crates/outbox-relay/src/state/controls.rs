@@ -24,14 +24,14 @@ const WAIT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(
 pub struct Controls {
     /// The name under which this process holds claims.
     owner: String,
-    known: watch::Sender<Option<Arc<BTreeMap<Target, Pause>>>>,
+    known: watch::Sender<Option<Arc<BTreeMap<PauseTarget, Pause>>>>,
     newest_job: AtomicU64,
     read_at: Mutex<Option<Instant>>,
 }
 
 /// A lane, a sink, a destination or a process.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Target {
+pub enum PauseTarget {
     /// A lane.
     Lane(u16),
     /// A sink.
@@ -42,7 +42,7 @@ pub enum Target {
     Instance(String),
 }
 
-impl Target {
+impl PauseTarget {
     /// Reads the kind and the name in `outbox_controls`.
     #[must_use]
     pub fn of(kind: &str, name: &str) -> Option<Self> {
@@ -101,15 +101,15 @@ impl Controls {
     /// Takes the present pauses; those of other processes do not matter. Returns those that are new, and those that
     /// have ended.
     #[must_use]
-    pub fn set(&self, rows: &[ControlRow], now: Instant) -> (Vec<Target>, Vec<Target>) {
+    pub fn set(&self, rows: &[ControlRow], now: Instant) -> (Vec<PauseTarget>, Vec<PauseTarget>) {
         let before = self.known.borrow().clone().unwrap_or_default();
         let pause = |row: &ControlRow| {
-            let target = Target::of(&row.kind, &row.name).filter(|target| self.concerns(target))?;
+            let target = PauseTarget::of(&row.kind, &row.name).filter(|target| self.concerns(target))?;
             let since = before.get(&target).map_or(now, |pause| pause.since);
             Some((target, Pause { why: format!("paused by {}: {}", row.actor, row.reason).into(), since }))
         };
         let paused: BTreeMap<_, _> = rows.iter().filter_map(pause).collect();
-        let without = |these: &BTreeMap<Target, Pause>, others: &BTreeMap<Target, Pause>| {
+        let without = |these: &BTreeMap<PauseTarget, Pause>, others: &BTreeMap<PauseTarget, Pause>| {
             these.keys().filter(|target| !others.contains_key(target)).cloned().collect()
         };
         let changes = (without(&paused, &before), without(&before, &paused));
@@ -122,8 +122,8 @@ impl Controls {
         changes
     }
 
-    fn concerns(&self, target: &Target) -> bool {
-        !matches!(target, Target::Instance(instance) if *instance != self.owner)
+    fn concerns(&self, target: &PauseTarget) -> bool {
+        !matches!(target, PauseTarget::Instance(instance) if *instance != self.owner)
     }
 
     /// Returns the number of the newest job of an operator, 0 without one.
@@ -151,8 +151,8 @@ impl Controls {
 
     /// Waits until this process and a lane are known to be not paused.
     pub async fn runs(&self, lane: u16) {
-        let targets = [Target::Lane(lane), Target::Instance(self.owner.clone())];
-        let runs = |paused: &Option<Arc<BTreeMap<Target, Pause>>>| {
+        let targets = [PauseTarget::Lane(lane), PauseTarget::Instance(self.owner.clone())];
+        let runs = |paused: &Option<Arc<BTreeMap<PauseTarget, Pause>>>| {
             paused.as_ref().is_some_and(|paused| targets.iter().all(|target| !paused.contains_key(target)))
         };
         // The sender lives as long as this.
@@ -165,8 +165,8 @@ impl Controls {
         let known = self.known.borrow();
         let paused = known.as_ref().filter(|paused| !paused.is_empty())?;
         let Destination { sink, target, .. } = destination;
-        let pause = paused.get(&Target::Sink(sink.clone()));
-        pause.or_else(|| paused.get(&Target::Destination(sink.clone(), target.clone()))).cloned()
+        let pause = paused.get(&PauseTarget::Sink(sink.clone()));
+        pause.or_else(|| paused.get(&PauseTarget::Destination(sink.clone(), target.clone()))).cloned()
     }
 }
 
@@ -190,8 +190,11 @@ mod tests {
         let (controls, now) = (Controls::new("relay/1"), Instant::now());
         assert!(controls.runs(4).now_or_never().is_none(), "nothing is known yet");
         let rows = [row("lane", "3"), row("sink", "kafka"), row("destination", "rabbitmq/a/b"), row("planet", "x")];
-        let [lane, sink, destination] =
-            [Target::Lane(3), Target::Sink("kafka".to_owned()), Target::of("destination", "rabbitmq/a/b").unwrap()];
+        let [lane, sink, destination] = [
+            PauseTarget::Lane(3),
+            PauseTarget::Sink("kafka".to_owned()),
+            PauseTarget::of("destination", "rabbitmq/a/b").unwrap(),
+        ];
         assert_eq!(destination.names(), ("destination", "rabbitmq/a/b".to_owned()));
         assert_eq!(controls.set(&rows, now), (vec![lane.clone(), sink, destination], vec![]));
         assert_eq!([3, 4].map(|lane| controls.runs(lane).now_or_never()), [None, Some(())]);
@@ -209,7 +212,7 @@ mod tests {
         let (controls, now) = (Controls::new("relay/1"), Instant::now());
         assert_eq!(controls.set(&[row("instance", "relay/2")], now), (vec![], vec![]));
         assert_eq!(controls.runs(4).now_or_never(), Some(()));
-        let own = vec![Target::Instance("relay/1".to_owned())];
+        let own = vec![PauseTarget::Instance("relay/1".to_owned())];
         assert_eq!(controls.set(&[row("instance", "relay/1")], now), (own.clone(), vec![]));
         assert!(controls.runs(4).now_or_never().is_none());
         assert_eq!(controls.set(&[], now), (vec![], own));

@@ -7,10 +7,10 @@ use tokio::sync::Notify;
 
 /// The lanes with a claimer, and those that were seen in the binary log.
 #[derive(Debug, Default)]
-pub struct Idle(Mutex<BTreeMap<u16, Lane>>);
+pub struct Idle(Mutex<BTreeMap<u16, IdleLane>>);
 
 #[derive(Debug, Default)]
-struct Lane {
+struct IdleLane {
     woken: Arc<Notify>,
     waits: bool,
 }

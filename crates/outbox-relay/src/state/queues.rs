@@ -104,9 +104,9 @@ impl Queues {
 
     /// Leaves the queues of a lane alone until the guard is dropped. Each part that is put back makes a look void, and
     /// one past many rows takes longer than such a part lasts.
-    pub(crate) fn rest(&self, lane: u16) -> Rest<'_> {
+    pub(crate) fn rest(&self, lane: u16) -> QueueRest<'_> {
         self.resting.lock().insert(lane);
-        Rest { queues: self, lane }
+        QueueRest { queues: self, lane }
     }
 
     /// Takes out wanted parts, at most this many.
@@ -127,12 +127,12 @@ impl Queues {
 }
 
 /// The queues of a lane rest.
-pub(crate) struct Rest<'a> {
+pub(crate) struct QueueRest<'a> {
     queues: &'a Queues,
     lane: u16,
 }
 
-impl Drop for Rest<'_> {
+impl Drop for QueueRest<'_> {
     fn drop(&mut self) {
         self.queues.resting.lock().remove(&self.lane);
         self.queues.asked.notify_one();

@@ -2,7 +2,7 @@
 
 /// How a process claims.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
+pub enum ProcessKind {
     /// A relay publishes the messages of a key in order, also those of several claims. A pass makes one claim.
     Relay,
     /// Each claim of a worker is a transaction of its own, and no two of its claims share a key. A pass makes as many
@@ -13,7 +13,7 @@ pub enum Role {
     },
 }
 
-impl Role {
+impl ProcessKind {
     /// The name of workers.
     pub const WORKER: &'static str = "worker";
 

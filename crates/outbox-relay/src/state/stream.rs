@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use crate::{
-    binlog::{Change, End, Ended, Log, Reason, Refused, What},
+    binlog::{End, Log, Reason, Refused, RowChange, StreamEnded, What},
     state::context::Context,
 };
 
@@ -39,13 +39,13 @@ const TAILS: usize = 8;
 /// The changes of a lane in one transaction.
 pub struct Transaction {
     /// In their order.
-    pub changes: Vec<Change>,
+    pub changes: Vec<RowChange>,
     /// The room that the contents take.
     room: Vec<OwnedSemaphorePermit>,
 }
 
 /// What the stream shows a lane.
-pub enum Event {
+pub enum StreamEvent {
     /// A transaction was committed.
     Committed(Transaction),
     /// A prepared transaction was committed. It may be about the lane.
@@ -59,21 +59,21 @@ pub struct Joined {
     /// The identity of the server.
     pub server: String,
     /// What is committed from now on. It ends with the stream, or if the lane is too slow.
-    pub events: mpsc::Receiver<Event>,
+    pub events: mpsc::Receiver<StreamEvent>,
 }
 
 /// The stream of a process, if it has one.
 pub struct Stream {
-    state: Mutex<State>,
+    state: Mutex<StreamState>,
     tails: Arc<Semaphore>,
 }
 
 #[derive(Default)]
-struct State {
-    phase: Phase,
+struct StreamState {
+    phase: StreamPhase,
     /// Distinguishes a stream from the ones before.
     number: u64,
-    lanes: HashMap<u16, mpsc::Sender<Event>>,
+    lanes: HashMap<u16, mpsc::Sender<StreamEvent>>,
     /// When a lane or the search needed the stream last.
     used: Option<Instant>,
     /// Bytes of other tables, also in streams before.
@@ -109,7 +109,7 @@ impl Rate {
 }
 
 #[derive(Default)]
-enum Phase {
+enum StreamPhase {
     #[default]
     Closed,
     Opening,
@@ -164,13 +164,13 @@ impl Stream {
     pub fn join(context: &Arc<Context>, lane: u16) -> Result<Option<Joined>, Refused> {
         let mut state = context.stream.state.lock();
         match &state.phase {
-            Phase::Open(server) => {
+            StreamPhase::Open(server) => {
                 let (sender, events) = mpsc::channel(MOST);
                 let server = server.clone();
                 state.lanes.insert(lane, sender);
                 Ok(Some(Joined { number: state.number, server, events }))
             }
-            Phase::Refused(until, refused) if Instant::now() < *until => Err(refused.clone()),
+            StreamPhase::Refused(until, refused) if Instant::now() < *until => Err(refused.clone()),
             _ => {
                 state.open(context);
                 Ok(None)
@@ -191,7 +191,7 @@ impl Stream {
     #[must_use]
     pub fn number(&self) -> Option<u64> {
         let state = self.state.lock();
-        matches!(state.phase, Phase::Open(_)).then_some(state.number)
+        matches!(state.phase, StreamPhase::Open(_)).then_some(state.number)
     }
 
     /// The number of claims that the streams have shown.
@@ -213,28 +213,32 @@ impl Stream {
     pub fn give_up(&self, number: u64) {
         let mut state = self.state.lock();
         if state.number == number {
-            state.close(Phase::Closed);
+            state.close(StreamPhase::Closed);
         }
     }
 }
 
-impl State {
+impl StreamState {
     /// Has a task open the stream, if there is none, and none was refused or opened just now.
     fn open(&mut self, context: &Arc<Context>) {
         let is_time = match &self.phase {
-            Phase::Open(_) | Phase::Opening => false,
-            Phase::Refused(until, _) => *until <= Instant::now(),
-            Phase::Closed => self.opened.is_none_or(|at| at.elapsed() > APART),
+            StreamPhase::Open(_) | StreamPhase::Opening => false,
+            StreamPhase::Refused(until, _) => *until <= Instant::now(),
+            StreamPhase::Closed => self.opened.is_none_or(|at| at.elapsed() > APART),
         };
         if is_time {
-            (self.phase, self.used, self.opened) = (Phase::Opening, Some(Instant::now()), Some(Instant::now()));
+            (self.phase, self.used, self.opened) = (StreamPhase::Opening, Some(Instant::now()), Some(Instant::now()));
             self.number += 1;
-            tokio::spawn(run(Closing { number: self.number, context: Arc::clone(context), phase: Phase::Closed }));
+            tokio::spawn(run(Closing {
+                number: self.number,
+                context: Arc::clone(context),
+                phase: StreamPhase::Closed,
+            }));
         }
     }
 
     fn opened(&mut self, server: &str) {
-        self.phase = Phase::Open(server.to_owned());
+        self.phase = StreamPhase::Open(server.to_owned());
         self.shows_claim();
     }
 
@@ -243,7 +247,7 @@ impl State {
         (self.claims, self.awaited) = (self.claims + 1, None);
     }
 
-    fn close(&mut self, phase: Phase) {
+    fn close(&mut self, phase: StreamPhase) {
         self.phase = phase;
         self.number += 1;
         self.lanes.clear();
@@ -263,12 +267,12 @@ async fn run(mut closing: Closing) {
         }
         Some(Err(refused)) if refused.reason == Reason::Unavailable => refusal(UNAVAILABLE, refused),
         Some(Err(refused)) => refusal(REFUSED, refused),
-        None => Phase::Closed,
+        None => StreamPhase::Closed,
     };
 }
 
-fn refusal(time: Duration, refused: Refused) -> Phase {
-    Phase::Refused(Instant::now() + time, refused)
+fn refusal(time: Duration, refused: Refused) -> StreamPhase {
+    StreamPhase::Refused(Instant::now() + time, refused)
 }
 
 /// A stream that is closed at the end of its task, also by a panic.
@@ -276,7 +280,7 @@ struct Closing {
     number: u64,
     context: Arc<Context>,
     /// The phase of the stream after its end.
-    phase: Phase,
+    phase: StreamPhase,
 }
 
 impl Drop for Closing {
@@ -291,7 +295,7 @@ impl Drop for Closing {
     }
 }
 
-async fn pump(mut log: Log, number: u64, context: &Context) -> Phase {
+async fn pump(mut log: Log, number: u64, context: &Context) -> StreamPhase {
     let room = Arc::new(Semaphore::new(CONTENTS));
     let mut tick = tokio::time::interval(Duration::from_secs(1));
     let mut counted = 0;
@@ -302,7 +306,7 @@ async fn pump(mut log: Log, number: u64, context: &Context) -> Phase {
         };
         let mut state = context.stream.state.lock();
         if state.number != number {
-            return Phase::Closed;
+            return StreamPhase::Closed;
         }
         let foreign = log.foreign - std::mem::replace(&mut counted, log.foreign);
         if let Some(rate) = state.foreign.add(foreign).filter(|rate| *rate > FOREIGN) {
@@ -313,17 +317,17 @@ async fn pump(mut log: Log, number: u64, context: &Context) -> Phase {
             Some(Ok(End::Committed(changes))) => state.committed(&room, changes, context),
             Some(Ok(End::Prepared(_))) => {}
             Some(Ok(End::PreparedCommitted)) => {
-                state.lanes.retain(|_, events| events.try_send(Event::PreparedCommitted).is_ok());
+                state.lanes.retain(|_, events| events.try_send(StreamEvent::PreparedCommitted).is_ok());
                 // Its rows came with its preparation.
                 context.nudge.notify_waiters();
             }
             // The next one would show the same.
-            Some(Err(ended @ Ended::Unreadable(_))) => {
+            Some(Err(ended @ StreamEnded::Unreadable(_))) => {
                 return refusal(REFUSED, Refused::new(Reason::Unreadable, ended.to_string()));
             }
             Some(Err(ended)) => {
                 tracing::debug!(%ended);
-                return Phase::Closed;
+                return StreamPhase::Closed;
             }
             // As after RESET MASTER: the server's thread reads a file that is gone, and sends heartbeats.
             None if state.awaited.is_some_and(|at| at.elapsed() > UNSHOWN) => {
@@ -337,15 +341,15 @@ async fn pump(mut log: Log, number: u64, context: &Context) -> Phase {
                 if !state.lanes.is_empty() {
                     state.used = Some(Instant::now());
                 } else if state.used.is_none_or(|used| used.elapsed() > UNUSED) || context.stop.is_cancelled() {
-                    return Phase::Closed;
+                    return StreamPhase::Closed;
                 }
             }
         }
     }
 }
 
-impl State {
-    fn committed(&mut self, room: &Arc<Semaphore>, changes: Vec<Change>, context: &Context) {
+impl StreamState {
+    fn committed(&mut self, room: &Arc<Semaphore>, changes: Vec<RowChange>, context: &Context) {
         let mut by_lane: HashMap<u16, Transaction> = HashMap::new();
         for mut change in changes {
             if matches!(change.what, What::Claimed(..)) {
@@ -369,7 +373,7 @@ impl State {
         }
         for (lane, transaction) in by_lane {
             let events = self.lanes.get(&lane);
-            if events.is_none_or(|events| events.try_send(Event::Committed(transaction)).is_err()) {
+            if events.is_none_or(|events| events.try_send(StreamEvent::Committed(transaction)).is_err()) {
                 // It is too slow, or has ended.
                 self.lanes.remove(&lane);
                 context.idle.wake(lane);

@@ -55,7 +55,7 @@ use crate::{
     },
     run,
     settings::{self, AfterDead, Config, Route},
-    state::{context::Context, role::Role},
+    state::{context::Context, role::ProcessKind},
 };
 
 /// The receipt of a worker's messages, and the label `sink` of its metrics.
@@ -166,7 +166,7 @@ impl Worker {
             tokio::spawn(http::serve(listener, sources, ended.cancelled_owned()));
         }
         let (login, after_dead) = (Login::Given(self.options), self.after_dead);
-        let role = Role::Worker { batch: self.config.relay.claim_messages };
+        let role = ProcessKind::Worker { batch: self.config.relay.claim_messages };
         let context = Arc::new(Context::new(self.config, login, metrics, health, role));
         run::supervise(&context, || start(&context, ahead, handler, after_dead), stop).await
     }

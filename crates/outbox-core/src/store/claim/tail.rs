@@ -21,7 +21,7 @@ use crate::store::{
 
 /// The kind of a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum ClaimKind {
     /// It names its messages.
     List,
     /// A tail, whose owner may take rows.
@@ -32,7 +32,7 @@ pub enum Kind {
     Forming,
 }
 
-impl Kind {
+impl ClaimKind {
     /// The kind that the column `kind` names.
     #[must_use]
     pub const fn of(number: u64) -> Self {
@@ -51,14 +51,14 @@ pub struct TailClaim {
     /// Its number and token.
     pub lease: ClaimLease,
     /// Its kind.
-    pub kind: Kind,
+    pub kind: ClaimKind,
     /// The largest id that its owner may take.
     pub mark: u64,
 }
 
 /// The claim that follows a settled one. Its mark names the text: after a lost reply it tells which text was executed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Next {
+pub enum NextClaim {
     /// An open tail up to this mark, if the claim is still forming.
     Open(u64),
     /// A claim of the same kind up to this mark.
@@ -76,7 +76,7 @@ pub enum Next {
     End,
 }
 
-impl Next {
+impl NextClaim {
     /// Its mark, if it is a claim.
     #[must_use]
     pub const fn mark(&self) -> Option<u64> {
@@ -89,7 +89,7 @@ impl Next {
 
 /// The state of a claim after a text.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Found {
+pub struct FoundTail {
     /// Whether a settlement was executed: there is a receipt, and not the claim. The successor tells which one it was.
     pub is_settled: bool,
     /// The live claim with its token.
@@ -157,9 +157,9 @@ pub async fn settle(
     conn: &mut MySqlConnection,
     (owner, lane): (&str, u16),
     (claim, settlement): (ClaimLease, &Settlement),
-    (next, lease): (&Next, Duration),
+    (next, lease): (&NextClaim, Duration),
     way: Way,
-) -> Result<Found, sqlx::Error> {
+) -> Result<FoundTail, sqlx::Error> {
     let behind_receipt = Text::joined([successor(claim, next, lease), waited_for(lane, settlement)], "");
     let text = sql!(
         "{settlement}; {found}",
@@ -190,7 +190,7 @@ fn waited_for(lane: u16, settlement: &Settlement) -> Text {
 
 /// Reads whether a claim is settled, and the live claim with its token. One seek in the receipts' index, and a range of
 /// the live claims from this one on; no lock.
-pub async fn found(conn: &mut MySqlConnection, owner: &str, claim: ClaimLease) -> Result<Found, sqlx::Error> {
+pub async fn found(conn: &mut MySqlConnection, owner: &str, claim: ClaimLease) -> Result<FoundTail, sqlx::Error> {
     read(claim, state(owner, claim).run(conn).await?.first())
 }
 
@@ -207,14 +207,14 @@ fn state(owner: &str, claim: ClaimLease) -> Text {
     )
 }
 
-fn read(claim: ClaimLease, reply: Option<&Reply>) -> Result<Found, sqlx::Error> {
-    let mut found = Found::default();
+fn read(claim: ClaimLease, reply: Option<&Reply>) -> Result<FoundTail, sqlx::Error> {
+    let mut found = FoundTail::default();
     for row in reply.iter().flat_map(|reply| &reply.rows) {
         if row.try_get::<i64, _>(0)? == 0 {
             found.is_settled = true;
         } else {
             let lease = ClaimLease { claim_id: row.try_get(1)?, ..claim };
-            found.claim = Some(TailClaim { lease, kind: Kind::of(row.try_get(2)?), mark: row.try_get(3)? });
+            found.claim = Some(TailClaim { lease, kind: ClaimKind::of(row.try_get(2)?), mark: row.try_get(3)? });
         }
     }
     // A receipt beside its live claim is of a transaction that was rolled back.
@@ -222,7 +222,7 @@ fn read(claim: ClaimLease, reply: Option<&Reply>) -> Result<Found, sqlx::Error> 
     Ok(found)
 }
 
-fn successor(claim: ClaimLease, next: &Next, lease: Duration) -> Text {
+fn successor(claim: ClaimLease, next: &NextClaim, lease: Duration) -> Text {
     let ClaimLease { claim_id, lease_token } = claim;
     let insert = |ids: &[u64], keys: &[u64], kind: &'static str, mark: u64| {
         sql!(
@@ -256,10 +256,10 @@ fn successor(claim: ClaimLease, next: &Next, lease: Duration) -> Text {
         )
     };
     match next {
-        Next::Open(mark) => insert(&[], &[], "IF(c.kind = 3, 1, c.kind)", *mark),
-        Next::Same(mark) => insert(&[], &[], "c.kind", *mark),
-        Next::List { ids, keys, mark } => Text::joined([unseal(), insert(ids, keys, "0", *mark)], ""),
-        Next::End => unseal(),
+        NextClaim::Open(mark) => insert(&[], &[], "IF(c.kind = 3, 1, c.kind)", *mark),
+        NextClaim::Same(mark) => insert(&[], &[], "c.kind", *mark),
+        NextClaim::List { ids, keys, mark } => Text::joined([unseal(), insert(ids, keys, "0", *mark)], ""),
+        NextClaim::End => unseal(),
     }
 }
 
@@ -377,7 +377,8 @@ pub async fn all(conn: &mut MySqlConnection) -> Result<Vec<Stale>, sqlx::Error> 
     let sql = "SELECT claim_id, lease_token, CAST(kind AS UNSIGNED), mark, lane, owner, \
                TIMESTAMPDIFF(MICROSECOND, claimed_at, UTC_TIMESTAMP(6)) FROM outbox_claims WHERE kind > 0";
     let stale = |row: &MySqlRow| {
-        let tail = TailClaim { lease: ClaimLease::of(row)?, kind: Kind::of(row.try_get(2)?), mark: row.try_get(3)? };
+        let tail =
+            TailClaim { lease: ClaimLease::of(row)?, kind: ClaimKind::of(row.try_get(2)?), mark: row.try_get(3)? };
         let micros: i64 = row.try_get(6)?;
         let quiet = Duration::from_micros(u64::try_from(micros).unwrap_or(0));
         Ok(Stale { tail, lane: row.try_get(4)?, owner: row.try_get(5)?, quiet })

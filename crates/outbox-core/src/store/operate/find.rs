@@ -7,7 +7,7 @@ use crate::store::{
     claim::{
         queue::UNDATED,
         read::{self, Mark},
-        tail::Kind,
+        tail::ClaimKind,
     },
     contents::uuid,
     operate::{
@@ -20,7 +20,7 @@ use crate::store::{
 
 /// All rows about one message at one moment. Times are microseconds since 1970, by the database's clock.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Found {
+pub struct FoundMessage {
     /// The number of the message in the tables.
     pub id: u64,
     /// That moment.
@@ -164,7 +164,7 @@ pub struct ClaimRow {
     /// The end of its lease.
     pub lease_until: i64,
     /// Its kind. Under a tail the message may be in flight, or may be taken next.
-    pub kind: Kind,
+    pub kind: ClaimKind,
 }
 
 /// A broker's confirmation.
@@ -181,7 +181,7 @@ pub struct ReceiptRow {
 /// In microseconds: the difference of two clocks that one after the other were the database's.
 const CLOCKS: i64 = 86_400_000_000;
 
-/// The largest [`Found::before`].
+/// The largest [`FoundMessage::before`].
 pub const MAX_BEFORE: u64 = 10_000;
 
 /// The number of the message with this id. Unique key, no lock.
@@ -192,10 +192,10 @@ pub async fn number(conn: &mut MySqlConnection, message_id: Uuid) -> Result<Opti
 
 /// Reads all rows about a message in one snapshot. No lock. Reads one row per lane and table, the live claims, up to
 /// ten thousand rows of its lane, and all receipts. If it fails, end the connection: its transaction is open.
-pub async fn find(conn: &mut MySqlConnection, id: u64) -> Result<Found, sqlx::Error> {
+pub async fn find(conn: &mut MySqlConnection, id: u64) -> Result<FoundMessage, sqlx::Error> {
     snapshot(conn).await?;
     let now = sqlx::query_scalar("SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))");
-    let mut found = Found { id, now: now.fetch_one(&mut *conn).await?, ..Found::default() };
+    let mut found = FoundMessage { id, now: now.fetch_one(&mut *conn).await?, ..FoundMessage::default() };
     found.message = message(conn, id).await?;
     found.trace_id = trace(conn, id).await?;
     found.states = states(conn, &[id]).await?.into_iter().map(|(_, state)| state).collect();
@@ -273,7 +273,7 @@ async fn claims(conn: &mut MySqlConnection, id: u64) -> Result<Vec<ClaimRow>, sq
     let claim = |row: &MySqlRow| {
         let claimed_at = row.try_get(1)?;
         let lease_until = row.try_get(2)?;
-        let kind = Kind::of(row.try_get(3)?);
+        let kind = ClaimKind::of(row.try_get(3)?);
         Ok(ClaimRow { owner: row.try_get(0)?, claimed_at, lease_until, kind })
     };
     rows.iter().map(claim).collect()

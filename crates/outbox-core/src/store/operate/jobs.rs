@@ -13,7 +13,7 @@ use crate::store::{
 
 /// A change of delayed, dead or sent messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Change<'a> {
+pub enum JobChange<'a> {
     /// Make delayed messages pending before their time. Those in the queue of their key stay.
     Hurry,
     /// Make dead messages pending, with no attempt spent. Those of a replay keep
@@ -30,7 +30,7 @@ pub enum Change<'a> {
     Replay(&'a [Again], u16),
 }
 
-impl Change<'_> {
+impl JobChange<'_> {
     /// The table, and a condition on its rows `d`.
     fn rows(self) -> (&'static str, &'static str) {
         match self {
@@ -174,11 +174,11 @@ pub async fn put_off(conn: &mut MySqlConnection, job: &DueJob) -> Result<(), sql
 
 /// Some messages that a job changes.
 #[derive(Debug, Clone, Copy)]
-pub struct Batch<'a> {
+pub struct JobBatch<'a> {
     /// The job.
     pub job: &'a DueJob,
     /// The change of the messages.
-    pub change: Change<'a>,
+    pub change: JobChange<'a>,
     /// Their lane; a replay has it with each message.
     pub lane: u16,
     /// The messages.
@@ -200,12 +200,12 @@ pub struct Batch<'a> {
 /// no two relays carry out one batch, a batch and its end are written together, and a server that rolls back in the
 /// middle of the text without an error executes none of the later statements. Locks the job, the head of the lane, then
 /// these rows. It waits a second for each row, because claims and promotions of the lane wait for its head.
-pub async fn carry_out(conn: &mut MySqlConnection, batch: &Batch<'_>) -> Result<bool, sqlx::Error> {
+pub async fn carry_out(conn: &mut MySqlConnection, batch: &JobBatch<'_>) -> Result<bool, sqlx::Error> {
     let replies = text(batch).run(conn).await?;
     Ok(replies.get(2).is_some_and(|reply| reply.done.rows_affected() == 1))
 }
 
-pub(in crate::store) fn text(batch: &Batch<'_>) -> Text {
+pub(in crate::store) fn text(batch: &JobBatch<'_>) -> Text {
     let (job_id, (table, condition)) = (batch.job.job_id, batch.change.rows());
     let fenced = sql!("j.job_id = {job_id} AND j.token = {token}", job_id, token = batch.token);
     let rows = sql!(
@@ -234,7 +234,7 @@ pub(in crate::store) fn text(batch: &Batch<'_>) -> Text {
 }
 
 /// The statements that change the messages. The last one affects one row for each.
-fn change(batch: &Batch<'_>, rows: &Text, fenced: &Text) -> Text {
+fn change(batch: &JobBatch<'_>, rows: &Text, fenced: &Text) -> Text {
     // Changes nothing, and locks the rows of dead messages: the purge and other jobs delete them without the head.
     let lock = || sql!("; UPDATE {rows} SET d.holds_key = d.holds_key WHERE {fenced}", rows = *rows, fenced = *fenced);
     // As in a promotion, the version makes looks void that lack the rows, and `low` makes looks include them.
@@ -250,20 +250,20 @@ fn change(batch: &Batch<'_>, rows: &Text, fenced: &Text) -> Text {
     };
     match batch.change {
         // 32768 is `ELSEWHERE`: a retry forgets the attempts, and not that a replay sends the message elsewhere.
-        Change::Hurry | Change::Retry => sql!(
+        JobChange::Hurry | JobChange::Retry => sql!(
             "{head}{lock};
             INSERT IGNORE INTO outbox_pending (lane, id, key_hash, bytes, attempts)
                 SELECT d.lane, d.id, d.key_hash, d.bytes, {attempts} FROM {rows} WHERE {fenced};
             DELETE d FROM {rows}
                 STRAIGHT_JOIN outbox_pending p FORCE INDEX (PRIMARY) ON p.lane = d.lane AND p.id = d.id WHERE {fenced}",
             head = head([batch.lane.into()].into()),
-            lock = if batch.change == Change::Retry { lock() } else { Text::default() },
-            attempts = if batch.change == Change::Hurry { "d.attempts" } else { "d.attempts & 32768" },
+            lock = if batch.change == JobChange::Retry { lock() } else { Text::default() },
+            attempts = if batch.change == JobChange::Hurry { "d.attempts" } else { "d.attempts & 32768" },
             rows = *rows,
             fenced = *fenced,
         ),
-        Change::Release => sql!("; UPDATE {rows} SET d.holds_key = 0 WHERE {fenced}", rows = *rows, fenced = *fenced),
-        Change::Discard => sql!(
+        JobChange::Release => sql!("; UPDATE {rows} SET d.holds_key = 0 WHERE {fenced}", rows = *rows, fenced = *fenced),
+        JobChange::Discard => sql!(
             "{lock};
             DELETE m, r, a FROM {rows} LEFT JOIN outbox_messages m FORCE INDEX (PRIMARY) ON m.id = d.id
                 LEFT JOIN outbox_replays r FORCE INDEX (PRIMARY) ON r.id = d.id
@@ -273,8 +273,8 @@ fn change(batch: &Batch<'_>, rows: &Text, fenced: &Text) -> Text {
             rows = *rows,
             fenced = *fenced,
         ),
-        Change::DiscardDelayed => sql!("; DELETE d FROM {rows} WHERE {fenced}", rows = *rows, fenced = *fenced),
-        Change::Replay(messages, attempts) => sql!(
+        JobChange::DiscardDelayed => sql!("; DELETE d FROM {rows} WHERE {fenced}", rows = *rows, fenced = *fenced),
+        JobChange::Replay(messages, attempts) => sql!(
             "{head};
             INSERT INTO outbox_replays (id, job_id, first_at)
                 SELECT v.id, j.job_id, UTC_TIMESTAMP(6) FROM outbox_jobs j STRAIGHT_JOIN {values} WHERE {fenced}

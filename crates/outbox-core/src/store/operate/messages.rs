@@ -16,7 +16,7 @@ use crate::store::{
 
 /// The conditions that messages must meet. A condition that is `None` admits all.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Wanted<'a> {
+pub struct WantedMessages<'a> {
     /// The topic.
     pub topic: Option<&'a str>,
     /// The hash of topic and key, see [`crate::key_hash`].
@@ -31,7 +31,7 @@ pub struct Wanted<'a> {
 
 /// The next rows below an id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Step {
+pub struct ListStep {
     /// Their lowest id.
     pub low: u64,
     /// Their highest id.
@@ -47,11 +47,11 @@ pub async fn hash_of(conn: &mut MySqlConnection, id: u64) -> Result<Option<u64>,
 }
 
 /// The next rows below an id, at most this many. Primary key, no lock.
-pub async fn step(conn: &mut MySqlConnection, below: u64, rows: u32) -> Result<Step, sqlx::Error> {
+pub async fn step(conn: &mut MySqlConnection, below: u64, rows: u32) -> Result<ListStep, sqlx::Error> {
     let sql = "SELECT CAST(COALESCE(MIN(id), 0) AS UNSIGNED), CAST(COALESCE(MAX(id), 0) AS UNSIGNED), CAST(COUNT(*) AS UNSIGNED) \
                FROM (SELECT id FROM outbox_messages WHERE id < ? ORDER BY id DESC LIMIT ?) step";
     let (low, high, rows) = sqlx::query_as(sql).bind(below).bind(rows).fetch_one(conn).await?;
-    Ok(Step { low, high, rows })
+    Ok(ListStep { low, high, rows })
 }
 
 /// A message, and its state at the same moment.
@@ -73,7 +73,7 @@ pub struct ListedRow {
 pub async fn between(
     conn: &mut MySqlConnection,
     range: (u64, u64),
-    wanted: &Wanted<'_>,
+    wanted: &WantedMessages<'_>,
     limit: u32,
 ) -> Result<Vec<ListedRow>, sqlx::Error> {
     find::snapshot(conn).await?;
@@ -89,7 +89,7 @@ pub async fn between(
 async fn matching(
     conn: &mut MySqlConnection,
     (from, below): (u64, u64),
-    wanted: &Wanted<'_>,
+    wanted: &WantedMessages<'_>,
     limit: u32,
 ) -> Result<Vec<(u64, MessageRow)>, sqlx::Error> {
     let time = |micros: i64| sql!("TIMESTAMPADD(MICROSECOND, {micros}, '1970-01-01')", micros);

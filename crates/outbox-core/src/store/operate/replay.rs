@@ -11,7 +11,7 @@ use crate::store::{
 
 /// A receipt: messages of one lane that were settled together.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ReceiptRow {
+pub struct SentRow {
     /// Its claim. A key is sent in the order of its claims, which need not be that of the receipts.
     pub claim_id: u64,
     /// The lane.
@@ -26,7 +26,7 @@ pub struct ReceiptRow {
 
 /// The receipts of the claims above a number, at most about `limit`, in the order of claims. Those of one claim come
 /// together: a number may have been given twice, see `claim`. Index `outbox_sent_claim`, no lock. Two round trips.
-pub async fn receipts(conn: &mut MySqlConnection, above: u64, limit: u32) -> Result<Vec<ReceiptRow>, sqlx::Error> {
+pub async fn receipts(conn: &mut MySqlConnection, above: u64, limit: u32) -> Result<Vec<SentRow>, sqlx::Error> {
     // Not in one statement: MariaDB would read all entries above the number.
     let sql = "SELECT CAST(COALESCE(MAX(claim_id), 0) AS UNSIGNED) FROM (SELECT claim_id FROM outbox_sent \
                FORCE INDEX (outbox_sent_claim) WHERE claim_id > ? ORDER BY claim_id LIMIT ?) page";
@@ -35,7 +35,7 @@ pub async fn receipts(conn: &mut MySqlConnection, above: u64, limit: u32) -> Res
                TIMESTAMPDIFF(MICROSECOND, '1970-01-01', sent_at), message_ids FROM outbox_sent FORCE INDEX (outbox_sent_claim) \
                WHERE claim_id > ? AND claim_id <= ? ORDER BY claim_id, lease_token";
     let receipt = |row: &MySqlRow| {
-        Ok(ReceiptRow {
+        Ok(SentRow {
             claim_id: row.try_get(0)?,
             lane: row.try_get(1)?,
             claimed_at: row.try_get(2)?,

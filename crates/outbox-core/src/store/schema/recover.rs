@@ -8,7 +8,7 @@ use crate::store::{named::FENCES, schema::counters, text::sql};
 
 /// The findings of a recovery, and the messages that are sent again after it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Plan {
+pub struct RecoverPlan {
     /// The present epoch; 0 before the first recovery.
     pub epoch: u64,
     /// The epoch to begin: the time in seconds since 1970, by the database's clock, or the one after the present.
@@ -44,7 +44,7 @@ pub struct Unsent {
     pub oldest: String,
 }
 
-impl Plan {
+impl RecoverPlan {
     /// The number of messages that will be sent.
     #[must_use]
     pub fn unsent(&self) -> u64 {
@@ -59,7 +59,7 @@ impl Plan {
 }
 
 /// Reads the plan. Reads the backlog with its messages' topics, all sequenced keys and all named leases; no lock.
-pub async fn plan(conn: &mut MySqlConnection) -> Result<Plan, sqlx::Error> {
+pub async fn plan(conn: &mut MySqlConnection) -> Result<RecoverPlan, sqlx::Error> {
     let (used, next) = counters::message_ids(conn).await?;
     let text = "SELECT CAST(COALESCE(MAX(epoch), 0) AS UNSIGNED), \
                 CAST(GREATEST(UNIX_TIMESTAMP(), COALESCE(MAX(epoch) + 1, 0)) AS UNSIGNED) FROM outbox_epochs";
@@ -69,7 +69,7 @@ pub async fn plan(conn: &mut MySqlConnection) -> Result<Plan, sqlx::Error> {
     let (keys, highest_number) = sqlx::query_as(text).fetch_one(&mut *conn).await?;
     let text = "SELECT CAST(COUNT(*) AS UNSIGNED), CAST(COALESCE(MAX(fence), 0) AS UNSIGNED) FROM outbox_leases";
     let (leases, highest_fence) = sqlx::query_as(text).fetch_one(&mut *conn).await?;
-    Ok(Plan {
+    Ok(RecoverPlan {
         epoch,
         new_epoch,
         // A copy of the rows alone may have left the counter too low.
@@ -133,7 +133,7 @@ pub async fn holder(conn: &mut MySqlConnection) -> Result<Option<Holder>, sqlx::
 ///
 /// The counters come first: the messages from the first of the raised ids on are those of the new epoch. Any number may
 /// begin an epoch, so a service that does not wait for the end of the recovery does not harm a key.
-pub async fn recover(conn: &mut MySqlConnection, plan: &Plan, margin: u64) -> Result<(), sqlx::Error> {
+pub async fn recover(conn: &mut MySqlConnection, plan: &RecoverPlan, margin: u64) -> Result<(), sqlx::Error> {
     let first_id = plan.next_message.saturating_add(margin);
     let counters = sql!(
         "SET SESSION lock_wait_timeout = 5;

@@ -58,13 +58,13 @@ pub struct Metrics {
     pub canary_last_duration_seconds: GaugeVec,
     pub purged_messages_total: IntCounterVec,
     pub inbox_window_too_short: IntGauge,
-    pub queue: Queue,
+    pub queue: QueueMetrics,
 }
 
 /// The content of the tables.
 #[expect(missing_docs, reason = "`METRICS` says what each means")]
 #[non_exhaustive]
-pub struct Queue {
+pub struct QueueMetrics {
     pub messages: IntGaugeVec,
     pub lag_seconds: GaugeVec,
     pub stalled_lanes: IntGaugeVec,
@@ -170,7 +170,7 @@ impl Metrics {
             canary_last_duration_seconds: make.real_gauges("outbox_relay_canary_last_duration_seconds")?,
             purged_messages_total: make.counters("outbox_relay_purged_messages_total")?,
             inbox_window_too_short: make.gauge("outbox_relay_inbox_window_too_short")?,
-            queue: Queue {
+            queue: QueueMetrics {
                 messages: make.gauges("outbox_queue_messages")?,
                 lag_seconds: make.real_gauges("outbox_queue_lag_seconds")?,
                 next_dead_purge_timestamp_seconds: make.real_gauge("outbox_queue_next_dead_purge_timestamp_seconds")?,

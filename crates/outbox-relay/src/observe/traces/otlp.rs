@@ -76,7 +76,7 @@ impl Traces {
         {
             tracing::warn!("{HEADERS} goes to `tracing.otlp_endpoint` without TLS: use https://");
         }
-        let client = Client(agent(&url, RootCerts::PlatformVerifier, EXPORT));
+        let client = OtlpClient(agent(&url, RootCerts::PlatformVerifier, EXPORT));
         let exporter = SpanExporter::builder()
             .with_http()
             .with_http_client(client)
@@ -218,10 +218,10 @@ impl Extractor for Headers<'_> {
 
 /// A client that blocks: the exporter has a thread of its own.
 #[derive(Debug)]
-struct Client(Agent);
+struct OtlpClient(Agent);
 
 #[async_trait]
-impl HttpClient for Client {
+impl HttpClient for OtlpClient {
     async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
         let (parts, body) = request.into_parts();
         let answer = self.0.run(Request::from_parts(parts, body.as_ref()));

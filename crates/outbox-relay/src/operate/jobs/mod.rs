@@ -11,7 +11,7 @@ use outbox_core::{
     store::operate::{
         audit,
         find::StateTable,
-        jobs::{self, Actor, Batch, Change, DueJob, JobRow, NewJob},
+        jobs::{self, Actor, DueJob, JobBatch, JobChange, JobRow, NewJob},
         replay::ELSEWHERE,
         unsent::{self, UnsentRow},
     },
@@ -59,13 +59,13 @@ impl Action {
         }
     }
 
-    fn change(self) -> Change<'static> {
+    fn change(self) -> JobChange<'static> {
         match self {
-            Self::Hurry => Change::Hurry,
-            Self::Retry => Change::Retry,
-            Self::Release => Change::Release,
-            Self::Discard => Change::Discard,
-            Self::DiscardDelayed => Change::DiscardDelayed,
+            Self::Hurry => JobChange::Hurry,
+            Self::Retry => JobChange::Retry,
+            Self::Release => JobChange::Release,
+            Self::Discard => JobChange::Discard,
+            Self::DiscardDelayed => JobChange::DiscardDelayed,
         }
     }
 
@@ -226,7 +226,7 @@ pub async fn order(
 
 /// A batch that was carried out.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Progress {
+pub struct JobProgress {
     /// The job.
     pub job_id: u64,
     /// The messages of the batch.
@@ -244,13 +244,13 @@ pub struct Progress {
 /// # Errors
 ///
 /// If the database fails. Then the batch was carried out as a whole or not at all, and the next call knows which.
-pub async fn step(db: &mut MySqlConnection, kept: Duration) -> Result<Option<Progress>, sqlx::Error> {
+pub async fn step(db: &mut MySqlConnection, kept: Duration) -> Result<Option<JobProgress>, sqlx::Error> {
     for job in jobs::due(db).await? {
         if let (Some(action), Ok(filter)) = (Action::of(&job.action), serde_json::from_str::<Filter>(&job.filter)) {
             if !is_ordered(db, &job).await? {
                 continue;
             }
-            let Part { lane, ref ids, last, is_last } = next(db, &job, action, &filter).await?;
+            let JobPart { lane, ref ids, last, is_last } = next(db, &job, action, &filter).await?;
             return carry_out(db, &job, action.change(), (lane, ids), (last, is_last)).await;
         }
         let Some(filter) = Some(&job.filter).filter(|_| job.action == replay::ACTION) else { continue };
@@ -261,7 +261,7 @@ pub async fn step(db: &mut MySqlConnection, kept: Duration) -> Result<Option<Pro
         let part = replay::next(db, &job, &filter, kept).await?;
         let ids: Vec<u64> = part.messages.iter().map(|message| message.id).collect();
         let attempts = if filter.to.is_some() { ELSEWHERE } else { 0 };
-        let change = Change::Replay(&part.messages, attempts);
+        let change = JobChange::Replay(&part.messages, attempts);
         return carry_out(db, &job, change, (0, &ids), ((0, part.last), part.is_last)).await;
     }
     Ok(None)
@@ -277,10 +277,10 @@ async fn is_ordered(db: &mut MySqlConnection, job: &DueJob) -> Result<bool, sqlx
 }
 
 /// Finds the next messages of a job for delayed or dead ones.
-async fn next(db: &mut MySqlConnection, job: &DueJob, action: Action, filter: &Filter) -> Result<Part, sqlx::Error> {
+async fn next(db: &mut MySqlConnection, job: &DueJob, action: Action, filter: &Filter) -> Result<JobPart, sqlx::Error> {
     let start = filter.start(Cursor { lane: job.last.0, id: job.last.1 });
     let rows = unsent::above(db, action.table(), (start.lane, start.id), PAGE).await?;
-    Ok(Part::of(&rows, (start.lane, start.id), job.per_second.clamp(1, BATCH) as usize, |row| {
+    Ok(JobPart::of(&rows, (start.lane, start.id), job.per_second.clamp(1, BATCH) as usize, |row| {
         // Those that have died since were in no plan; among them are those whose retry has failed.
         let is_late = row.state.table == StateTable::Dead && row.state.at > Some(job.created_at);
         let is_wanted = filter.takes(row) && !is_late && action.leaves_out(row, filter).is_none();
@@ -291,19 +291,19 @@ async fn next(db: &mut MySqlConnection, job: &DueJob, action: Action, filter: &F
 async fn carry_out(
     db: &mut MySqlConnection,
     job: &DueJob,
-    change: Change<'_>,
+    change: JobChange<'_>,
     (lane, ids): (u16, &[u64]),
     (last, is_last): ((u16, u64), bool),
-) -> Result<Option<Progress>, sqlx::Error> {
+) -> Result<Option<JobProgress>, sqlx::Error> {
     let pause = Duration::from_secs(ids.len() as u64) / job.per_second.max(1);
-    let batch = Batch { job, change, lane, ids, last, is_last, pause, token: rand::random() };
+    let batch = JobBatch { job, change, lane, ids, last, is_last, pause, token: rand::random() };
     let is_done = jobs::carry_out(db, &batch).await?;
-    Ok(is_done.then_some(Progress { job_id: job.job_id, messages: ids.len(), pause, is_last }))
+    Ok(is_done.then_some(JobProgress { job_id: job.job_id, messages: ids.len(), pause, is_last }))
 }
 
 /// The next messages of a job, of one lane.
 #[derive(Debug, PartialEq, Eq)]
-struct Part {
+struct JobPart {
     lane: u16,
     ids: Vec<u64>,
     /// The last message that was looked at.
@@ -311,7 +311,7 @@ struct Part {
     is_last: bool,
 }
 
-impl Part {
+impl JobPart {
     /// Takes up to `most` of a page's rows. `wants` returns `None` at the first row behind the job's messages.
     fn of(rows: &[UnsentRow], start: (u16, u64), most: usize, wants: impl Fn(&UnsentRow) -> Option<bool>) -> Self {
         let mut part = Self { lane: start.0, ids: Vec::new(), last: start, is_last: false };

@@ -19,25 +19,25 @@ fn row(lane: u16, id: u64) -> UnsentRow {
     UnsentRow { id, state, message_id, topic: "orders".to_owned(), created_at: Some(0), is_replayed: false }
 }
 
-fn part(lane: u16, ids: &[u64], last: (u16, u64), is_last: bool) -> Part {
-    Part { lane, ids: ids.to_vec(), last, is_last }
+fn part(lane: u16, ids: &[u64], last: (u16, u64), is_last: bool) -> JobPart {
+    JobPart { lane, ids: ids.to_vec(), last, is_last }
 }
 
 #[test]
 fn a_part_has_one_lane_at_most_so_many_messages_and_an_end() {
     let rows = [row(0, 1), row(0, 2), row(0, 3), row(1, 1)];
     let all = |_: &UnsentRow| Some(true);
-    assert_eq!(Part::of(&rows, (0, 0), 2, all), part(0, &[1, 2], (0, 2), false));
-    assert_eq!(Part::of(&rows, (0, 0), 9, all), part(0, &[1, 2, 3], (0, 3), false));
-    assert_eq!(Part::of(&rows[3..], (0, 3), 1, all), part(1, &[1], (1, 1), true));
-    assert_eq!(Part::of(&rows, (0, 0), 9, |row| Some(row.state.lane == 1)), part(1, &[1], (1, 1), true));
+    assert_eq!(JobPart::of(&rows, (0, 0), 2, all), part(0, &[1, 2], (0, 2), false));
+    assert_eq!(JobPart::of(&rows, (0, 0), 9, all), part(0, &[1, 2, 3], (0, 3), false));
+    assert_eq!(JobPart::of(&rows[3..], (0, 3), 1, all), part(1, &[1], (1, 1), true));
+    assert_eq!(JobPart::of(&rows, (0, 0), 9, |row| Some(row.state.lane == 1)), part(1, &[1], (1, 1), true));
     assert_eq!(
-        Part::of(&rows, (0, 0), 9, |row| (row.state.lane == 0).then_some(row.id == 2)),
+        JobPart::of(&rows, (0, 0), 9, |row| (row.state.lane == 0).then_some(row.id == 2)),
         part(0, &[2], (0, 3), true)
     );
-    assert_eq!(Part::of(&[], (0, 7), 9, all), part(0, &[], (0, 7), true));
+    assert_eq!(JobPart::of(&[], (0, 7), 9, all), part(0, &[], (0, 7), true));
     let page: Vec<_> = (1..=u64::from(PAGE)).map(|id| row(0, id)).collect();
-    assert_eq!(Part::of(&page, (0, 0), 9, |_| Some(false)), part(0, &[], (0, u64::from(PAGE)), false));
+    assert_eq!(JobPart::of(&page, (0, 0), 9, |_| Some(false)), part(0, &[], (0, u64::from(PAGE)), false));
 }
 
 fn with(change: impl Fn(&mut StateRow)) -> UnsentRow {

@@ -3,9 +3,9 @@
 use outbox_core::{
     sqlx::{self, MySqlConnection},
     store::{
-        claim::{read::Mark, tail::Kind},
+        claim::{read::Mark, tail::ClaimKind},
         operate::{
-            find::{self, ClaimRow, Found, MAX_BEFORE, StateRow, StateTable},
+            find::{self, ClaimRow, FoundMessage, MAX_BEFORE, StateRow, StateTable},
             jobs, locked,
         },
         refusal::{Refusal, refusal},
@@ -15,7 +15,7 @@ use outbox_core::{
 use serde::Serialize;
 
 use super::{instances::Live, shown::span};
-use crate::{moment::rfc3339, state::role::Role};
+use crate::{moment::rfc3339, state::role::ProcessKind};
 
 mod discarded;
 mod reference;
@@ -60,7 +60,7 @@ pub struct Why {
     /// The time after which it is not published.
     pub expires_at: Option<String>,
     /// The last twenty failures, the oldest first. Waits that spend no attempt are none.
-    pub failures: Vec<Failure>,
+    pub failures: Vec<LastFailure>,
     /// Where a replay sends it, as `sink/name`; `None`: to the destination of its route.
     pub replayed_to: Option<String>,
     /// The brokers' confirmations, the oldest first.
@@ -69,7 +69,7 @@ pub struct Why {
 
 /// A failure.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Failure {
+pub struct LastFailure {
     /// When it was written.
     pub failed_at: String,
     /// The number of the attempt. A death that spends none has the number of the next. An operator's retry counts from
@@ -103,7 +103,7 @@ pub async fn why(db: &mut MySqlConnection, reference: Reference) -> Result<Why, 
     let id = reference.number(db).await?;
     let found = match id {
         Some(id) => find::find(db, id).await?,
-        None => Found::default(),
+        None => FoundMessage::default(),
     };
     let live = Live::read(db).await?;
     let mut verdict = verdict(&found, &live);
@@ -129,7 +129,7 @@ pub async fn why(db: &mut MySqlConnection, reference: Reference) -> Result<Why, 
         owner: it.owner.clone(),
         place: it.place.clone(),
     };
-    let failure = |it: &FailureRow| Failure {
+    let failure = |it: &FailureRow| LastFailure {
         failed_at: time(it.failed_at),
         attempt: it.attempt,
         owner: it.owner.clone(),
@@ -177,7 +177,7 @@ impl Verdict {
 
 /// The decision. A live claim comes first: its relay decides what happens next. Then the tables of the states; a
 /// receipt decides only if there is no state, because a message can be put back after it was sent.
-fn verdict(found: &Found, live: &Live) -> Verdict {
+fn verdict(found: &FoundMessage, live: &Live) -> Verdict {
     let mut verdict = match (found.states.first(), found.claims.first()) {
         (Some(row), Some(claim)) if row.table == StateTable::Pending => claimed(found, claim, live.role(row.lane)),
         (Some(row), _) => match row.table {
@@ -200,7 +200,7 @@ fn verdict(found: &Found, live: &Live) -> Verdict {
 }
 
 /// A message without a state.
-fn ended(found: &Found) -> Verdict {
+fn ended(found: &FoundMessage) -> Verdict {
     match (found.receipts.as_slice(), &found.message) {
         ([.., last], _) => {
             let times = match found.receipts.len() {
@@ -230,9 +230,9 @@ fn ended(found: &Found) -> Verdict {
     }
 }
 
-fn claimed(found: &Found, claim: &ClaimRow, role: &str) -> Verdict {
+fn claimed(found: &FoundMessage, claim: &ClaimRow, role: &str) -> Verdict {
     let (owner, ago) = (&claim.owner, found.now - claim.lease_until);
-    if ago < 0 && claim.kind == Kind::Closed {
+    if ago < 0 && claim.kind == ClaimKind::Closed {
         let why = format!(
             "Relay {owner} had the tail of its lane, which was closed {} ago, and may have published it. The tail becomes a \
              list within seconds. Another relay takes that over after {}.",
@@ -241,7 +241,7 @@ fn claimed(found: &Found, claim: &ClaimRow, role: &str) -> Verdict {
         );
         return Verdict::new("claimed", "closed", why);
     }
-    if ago < 0 && claim.kind == Kind::Open {
+    if ago < 0 && claim.kind == ClaimKind::Open {
         let why = format!(
             "Relay {owner} tails its lane, and publishes it or takes it next. The tail was written {} ago, its lease \
              lasts until {}.",
@@ -252,7 +252,8 @@ fn claimed(found: &Found, claim: &ClaimRow, role: &str) -> Verdict {
     }
     if ago < 0 {
         let since = span(found.now - claim.claimed_at);
-        let [who, does] = if role == Role::WORKER { ["Worker", "works on it"] } else { ["Relay", "publishes it"] };
+        let [who, does] =
+            if role == ProcessKind::WORKER { ["Worker", "works on it"] } else { ["Relay", "publishes it"] };
         let lease = at(claim.lease_until);
         let why = format!("{who} {owner} has claimed it, {since} ago, and {does}. Its lease lasts until {lease}.");
         return Verdict::new("claimed", "claimed", why);
@@ -264,7 +265,7 @@ fn claimed(found: &Found, claim: &ClaimRow, role: &str) -> Verdict {
     without_relay(Verdict::new("claimed", "lease_ended", why), ago)
 }
 
-fn pending(found: &Found, row: &StateRow, live: &Live) -> Verdict {
+fn pending(found: &FoundMessage, row: &StateRow, live: &Live) -> Verdict {
     if let Some(pause) = &found.paused {
         let lane = row.lane;
         let actor = &pause.actor;
@@ -329,17 +330,17 @@ fn pending(found: &Found, row: &StateRow, live: &Live) -> Verdict {
 const QUIET: i64 = 10_000_000;
 
 /// For how long no relay has worked in the lane, in microseconds: none has a claim there, and none has sent a message.
-fn idle(found: &Found) -> i64 {
+fn idle(found: &FoundMessage) -> i64 {
     if found.owners > 0 { 0 } else { found.last_sent.map_or(i64::MAX, |sent| found.now - sent) }
 }
 
-fn behind(found: &Found, state: &'static str) -> Option<Verdict> {
+fn behind(found: &FoundMessage, state: &'static str) -> Option<Verdict> {
     let ahead = found.ahead?;
     let why = format!("It waits behind message {ahead} of its key.");
     Some(Verdict::new(state, "behind", why).remedy(format!("relay why {ahead}")))
 }
 
-fn delayed(found: &Found, row: &StateRow, live: &Live) -> Verdict {
+fn delayed(found: &FoundMessage, row: &StateRow, live: &Live) -> Verdict {
     let role = live.role(row.lane);
     let Some(due) = row.at else {
         return behind(found, "delayed").unwrap_or_else(|| {
@@ -394,7 +395,7 @@ fn delayed(found: &Found, row: &StateRow, live: &Live) -> Verdict {
 }
 
 /// Adds what hinders a message once it is due.
-fn later(found: &Found, row: &StateRow, live: &Live, mut verdict: Verdict) -> Verdict {
+fn later(found: &FoundMessage, row: &StateRow, live: &Live, mut verdict: Verdict) -> Verdict {
     let expires_at = found.message.as_ref().and_then(|message| message.expires_at);
     if let (Some(due), Some(expires_at)) = (row.at, expires_at)
         && expires_at <= due
@@ -424,7 +425,7 @@ fn start(role: &str, lane: u16) -> String {
     format!("start a {role} that serves lane {lane}")
 }
 
-fn dead(found: &Found, row: &StateRow) -> Verdict {
+fn dead(found: &FoundMessage, row: &StateRow) -> Verdict {
     let id = found.id;
     let error = error(row);
     let holds = if row.holds_key { " The later messages of its key wait for it." } else { "" };

@@ -14,7 +14,7 @@ use super::{super::instances::Instance, *};
 const NOW: i64 = 1_700_000_000_000_000;
 const SECOND: i64 = 1_000_000;
 
-fn found(states: &[StateRow]) -> Found {
+fn found(states: &[StateRow]) -> FoundMessage {
     let message = MessageRow {
         message_id: Uuid::nil(),
         topic: "orders".to_owned(),
@@ -23,7 +23,7 @@ fn found(states: &[StateRow]) -> Found {
         due_at: None,
         expires_at: None,
     };
-    Found { now: NOW, message: Some(message), states: states.to_vec(), ..Found::default() }
+    FoundMessage { now: NOW, message: Some(message), states: states.to_vec(), ..FoundMessage::default() }
 }
 
 fn row(table: StateTable, at: Option<i64>, reason: &str) -> StateRow {
@@ -31,13 +31,13 @@ fn row(table: StateTable, at: Option<i64>, reason: &str) -> StateRow {
     StateRow { table, lane: 7, key_hash: 9, attempts: 3, at, holds_key: true, reason, error }
 }
 
-fn pending() -> Found {
+fn pending() -> FoundMessage {
     found(&[row(StateTable::Pending, None, "")])
 }
 
 /// In a lane in which a relay works.
-fn delayed(seconds: i64, reason: &str) -> Found {
-    Found { owners: 1, ..found(&[row(StateTable::Delayed, Some(NOW + seconds * SECOND), reason)]) }
+fn delayed(seconds: i64, reason: &str) -> FoundMessage {
+    FoundMessage { owners: 1, ..found(&[row(StateTable::Delayed, Some(NOW + seconds * SECOND), reason)]) }
 }
 
 fn claim(seconds: i64) -> ClaimRow {
@@ -45,7 +45,7 @@ fn claim(seconds: i64) -> ClaimRow {
         owner: "a".to_owned(),
         claimed_at: NOW - 40 * SECOND,
         lease_until: NOW + seconds * SECOND,
-        kind: Kind::List,
+        kind: ClaimKind::List,
     }
 }
 
@@ -68,12 +68,12 @@ fn live(instances: Vec<Instance>) -> Live {
     Live { instances, ..Live::default() }
 }
 
-fn behind(found: Found) -> Found {
-    Found { ahead: Some(5), ..found }
+fn behind(found: FoundMessage) -> FoundMessage {
+    FoundMessage { ahead: Some(5), ..found }
 }
 
 /// Checks the verdict's state and cause, a part of its sentence, and the beginning of its remedy.
-fn check(found: &Found, expected: &str, part: &str, remedy: &str) {
+fn check(found: &FoundMessage, expected: &str, part: &str, remedy: &str) {
     let verdict = verdict(found, &Live::default());
     assert_eq!(format!("{}/{}", verdict.state, verdict.cause), expected, "{found:?}");
     assert!(verdict.why.contains(part), "{expected}: {}", verdict.why);
@@ -83,35 +83,35 @@ fn check(found: &Found, expected: &str, part: &str, remedy: &str) {
 
 #[test]
 fn a_message_without_state_is_unknown_lost_or_sent() {
-    let sent = |times| Found { receipts: vec![receipt(); times], ..found(&[]) };
-    check(&Found::default(), "unknown/not_found", "No message of this outbox has this id", "relay inbox show");
+    let sent = |times| FoundMessage { receipts: vec![receipt(); times], ..found(&[]) };
+    check(&FoundMessage::default(), "unknown/not_found", "No message of this outbox has this id", "relay inbox show");
     check(&found(&[]), "lost/no_state", "never sent", "insert its row");
     check(&sent(1), "sent/sent", "at 2023-11-14T22:13:19Z, as orders/3@184, to a.", "look at the consumer");
     check(&sent(2), "sent/sent", "It was sent 2 times.", "look at the consumer");
     let worker = ReceiptRow { place: Some("worker".to_owned()), ..receipt() };
-    check(&Found { receipts: vec![worker], ..found(&[]) }, "sent/done", "Worker a has done its work at", "");
-    let again = Found { receipts: vec![receipt()], ..delayed(9, "scheduled") };
+    check(&FoundMessage { receipts: vec![worker], ..found(&[]) }, "sent/done", "Worker a has done its work at", "");
+    let again = FoundMessage { receipts: vec![receipt()], ..delayed(9, "scheduled") };
     check(&again, "delayed/scheduled", "sent before, at 2023-11-14T22:13:19Z", "");
 }
 
 #[test]
 fn a_message_that_a_replay_sends_elsewhere_has_its_job_and_destination() {
     let mark = |to: Option<&str>| Some(Mark { job_id: 7, to: to.map(str::to_owned) });
-    let elsewhere = Found { mark: mark(Some("kafka/repair")), ..delayed(9, "no_sink") };
+    let elsewhere = FoundMessage { mark: mark(Some("kafka/repair")), ..delayed(9, "no_sink") };
     check(&elsewhere, "delayed/no_sink", "Job 7 sends it to kafka/repair, and not to", "give the relays of its lane");
-    let ordinary = Found { mark: mark(None), ..delayed(9, "scheduled") };
+    let ordinary = FoundMessage { mark: mark(None), ..delayed(9, "scheduled") };
     assert!(!verdict(&ordinary, &Live::default()).why.contains("Job 7"));
 }
 
 #[test]
 fn a_claimed_message_has_its_relay() {
-    let claimed = |seconds| Found { claims: vec![claim(seconds)], ..pending() };
+    let claimed = |seconds| FoundMessage { claims: vec![claim(seconds)], ..pending() };
     check(&claimed(20), "claimed/claimed", "Relay a has claimed it, 40 s ago, and publishes it", "");
     check(&claimed(20), "claimed/claimed", "Its lease lasts until 2023-11-14T22:13:40Z", "");
-    let tailed = |kind| Found { claims: vec![ClaimRow { kind, ..claim(20) }], ..pending() };
-    check(&tailed(Kind::Closed), "claimed/closed", "which was closed 40 s ago, and may have published it.", "");
+    let tailed = |kind| FoundMessage { claims: vec![ClaimRow { kind, ..claim(20) }], ..pending() };
+    check(&tailed(ClaimKind::Closed), "claimed/closed", "which was closed 40 s ago, and may have published it.", "");
     check(
-        &tailed(Kind::Open),
+        &tailed(ClaimKind::Open),
         "claimed/tailed",
         "a tails its lane, and publishes it or takes it next. The tail was",
         "",
@@ -122,7 +122,7 @@ fn a_claimed_message_has_its_relay() {
 
 #[test]
 fn a_pending_message_waits_for_its_key_or_others_or_a_relay() {
-    let paused = |ends_at| Found { paused: Some(pause(ends_at)), ..behind(pending()) };
+    let paused = |ends_at| FoundMessage { paused: Some(pause(ends_at)), ..behind(pending()) };
     check(
         &paused(None),
         "pending/paused",
@@ -135,23 +135,23 @@ fn a_pending_message_waits_for_its_key_or_others_or_a_relay() {
         "The pause ends at 2023-11-14T22:13:20Z.",
         "relay resume --lane 7 --because …",
     );
-    let busy = |found: Found| Found { owners: 1, ..found };
+    let busy = |found: FoundMessage| FoundMessage { owners: 1, ..found };
     let mut expired = pending();
     expired.message.as_mut().unwrap().expires_at = Some(NOW);
-    check(&Found { message: None, ..pending() }, "pending/message_missing", "None has.", "start a relay");
+    check(&FoundMessage { message: None, ..pending() }, "pending/message_missing", "None has.", "start a relay");
     check(&behind(pending()), "pending/behind", "behind message 5 of its key", "relay why 5");
-    let later = Found { now: NOW + 60 * SECOND, ..expired.clone() };
+    let later = FoundMessage { now: NOW + 60 * SECOND, ..expired.clone() };
     check(&later, "pending/expired", "None has.", "start a relay");
     check(&busy(expired), "pending/expired", "expired at 2023-11-14T22:13:20Z", "");
     check(&busy(pending()), "pending/in_line", "the first of lane 7.", "");
-    let in_line = Found { before: 12, last_sent: Some(NOW - 2 * SECOND), ..pending() };
+    let in_line = FoundMessage { before: 12, last_sent: Some(NOW - 2 * SECOND), ..pending() };
     let place = "12 messages of lane 7 go before it. The last of the lane was sent 2 s ago.";
     check(&busy(in_line.clone()), "pending/in_line", place, "");
     check(&in_line, "pending/in_line", place, "");
-    let quiet = Found { last_sent: Some(NOW - 31 * SECOND), ..in_line.clone() };
+    let quiet = FoundMessage { last_sent: Some(NOW - 31 * SECOND), ..in_line.clone() };
     let gone = "The last of the lane was sent 31 s ago. No live relay serves the lane.";
     check(&quiet, "pending/no_relay", gone, "start a relay that serves lane 7");
-    let last = Found { before: MAX_BEFORE, ..busy(pending()) };
+    let last = FoundMessage { before: MAX_BEFORE, ..busy(pending()) };
     check(&last, "pending/in_line", "10000 or more messages", "");
     check(
         &pending(),
@@ -163,7 +163,7 @@ fn a_pending_message_waits_for_its_key_or_others_or_a_relay() {
 
 #[test]
 fn a_pending_message_has_no_relay_or_none_that_sends() {
-    let in_line = Found { before: 12, last_sent: Some(NOW - 2 * SECOND), ..pending() };
+    let in_line = FoundMessage { before: 12, last_sent: Some(NOW - 2 * SECOND), ..pending() };
     let process =
         Instance { instance: "a/1".to_owned(), role: "relay".to_owned(), state: "live", ..Instance::default() };
     let drained = verdict(&pending(), &live(vec![Instance { state: "draining", ..process.clone() }]));
@@ -190,7 +190,7 @@ fn a_delayed_or_dead_message_has_its_reason() {
     let queued = found(&[row(StateTable::Delayed, None, "behind")]);
     check(&behind(queued.clone()), "delayed/behind", "behind message 5", "relay why 5");
     check(&queued, "delayed/next_of_key", "No live relay serves the lane.", "start a relay that serves lane 7");
-    let busy = Found { owners: 1, ..queued };
+    let busy = FoundMessage { owners: 1, ..queued };
     check(&busy, "delayed/next_of_key", "next in the queue of its key", "");
     check(&delayed(0, "unconfirmed"), "delayed/due", "due for 0 s", "");
     check(&delayed(-61, "unconfirmed"), "delayed/due", "None has.", "start a relay");
@@ -215,7 +215,7 @@ fn a_delayed_or_dead_message_has_its_reason() {
     check(&delayed(9, "by\thand"), "delayed/by\thand", "It waits (by\thand)", "");
     let dead = found(&[row(StateTable::Dead, Some(NOW), "too_large")]);
     check(&dead, "dead/too_large", "after 3 attempts: too_large: no\nqueue. The later", "remove the cause");
-    let remedy = |found: &Found| verdict(found, &Live::default()).remedy.unwrap_or_default();
+    let remedy = |found: &FoundMessage| verdict(found, &Live::default()).remedy.unwrap_or_default();
     assert!(remedy(&dead).contains("release"), "{}", remedy(&dead));
     let mut released = dead;
     released.states[0].holds_key = false;
@@ -225,25 +225,25 @@ fn a_delayed_or_dead_message_has_its_reason() {
 #[test]
 fn a_delayed_message_has_what_hinders_it_later() {
     let waits = delayed(90, "unconfirmed");
-    let nobody = Found { owners: 0, ..waits.clone() };
+    let nobody = FoundMessage { owners: 0, ..waits.clone() };
     check(&nobody, "delayed/unconfirmed", "No live relay serves the lane.", "start a relay that serves lane 7");
     check(&behind(delayed(90, "scheduled")), "delayed/scheduled", "behind message 5 of its key, too", "relay why 5");
     let mut expires = waits.clone();
     expires.message.as_mut().unwrap().expires_at = Some(NOW + 60 * SECOND);
     check(&expires, "delayed/unconfirmed", "It expires before, at 2023-11-14T22:14:20Z", "");
-    let paused = Found { paused: Some(pause(None)), ..waits };
+    let paused = FoundMessage { paused: Some(pause(None)), ..waits };
     check(&paused, "delayed/unconfirmed", "alice has paused lane 7: repair.", "relay resume --lane 7 --because …");
 }
 
 #[test]
 fn a_lane_of_workers_has_workers() {
     let workers = Live { of_workers: [7].into(), ..Live::default() };
-    let told = |found: &Found| {
+    let told = |found: &FoundMessage| {
         let verdict = verdict(found, &workers);
         format!("{} {}", verdict.why, verdict.remedy.unwrap_or_default())
     };
     assert!(told(&pending()).ends_with("No live worker serves the lane. start a worker that serves lane 7"));
-    let claimed = Found { claims: vec![claim(20)], ..pending() };
+    let claimed = FoundMessage { claims: vec![claim(20)], ..pending() };
     assert!(told(&claimed).starts_with("Worker a has claimed it, 40 s ago, and works on it."));
 }
 
@@ -251,7 +251,7 @@ fn a_lane_of_workers_has_workers() {
 fn what_cannot_be_retried_says_so() {
     let expired = found(&[row(StateTable::Dead, Some(NOW), "expired")]);
     check(&expired, "dead/expired", "expired", "it cannot be retried; to do without it, `relay dead release");
-    let missing = Found { message: None, ..found(&[row(StateTable::Dead, Some(NOW), "message_missing")]) };
+    let missing = FoundMessage { message: None, ..found(&[row(StateTable::Dead, Some(NOW), "message_missing")]) };
     check(&missing, "dead/message_missing", "after 3 attempts", "it cannot be retried");
 }
 

@@ -17,7 +17,7 @@ use tokio::sync::mpsc::{self, error::TryRecvError};
 use super::{
     Claimed, Claimer,
     make::kib,
-    tail::{Ended, LONG_REST, MOST},
+    tail::{LONG_REST, MOST, TailEnded},
 };
 use crate::{
     binlog::judge,
@@ -27,7 +27,7 @@ use crate::{
     },
     state::{
         crash,
-        stream::{Event, Transaction},
+        stream::{StreamEvent, Transaction},
     },
 };
 
@@ -49,7 +49,7 @@ const DRAINED: usize = 1000;
 
 impl Claimer {
     /// Whether the lane may be read from the log of this server.
-    pub(super) async fn is_allowed(&self, server: &str) -> Result<(), Ended> {
+    pub(super) async fn is_allowed(&self, server: &str) -> Result<(), TailEnded> {
         let variables = self.sessions.take().await.run("tail", tail::variables).await;
         match judge(variables.map_err(|_logged| ("error", REST))?) {
             Ok(found) if found == server => Ok(()),
@@ -59,7 +59,7 @@ impl Claimer {
     }
 
     /// Whether nothing keeps the relay from publishing.
-    fn is_free(&self) -> Result<(), Ended> {
+    fn is_free(&self) -> Result<(), TailEnded> {
         if self.context.controls.runs(self.lane).now_or_never().is_none() || !*self.open.borrow() {
             return Err(("paused", REST));
         }
@@ -146,7 +146,7 @@ impl<'a> Followed<'a> {
     }
 
     /// Hands the rows on that the stream has shown, and looks now and then at what it does not show.
-    pub(super) async fn go_on(&mut self, claimer: &Claimer) -> Result<(), Ended> {
+    pub(super) async fn go_on(&mut self, claimer: &Claimer) -> Result<(), TailEnded> {
         self.waiting.extend(self.lane.raise(self.tail.claim().mark));
         self.tail.saw(self.lane.seen, self.lane.is_late());
         if self.lane.is_over() || !self.tail.is_open() {
@@ -174,7 +174,7 @@ impl<'a> Followed<'a> {
         Ok(())
     }
 
-    async fn look(&mut self, claimer: &Claimer) -> Result<(), Ended> {
+    async fn look(&mut self, claimer: &Claimer) -> Result<(), TailEnded> {
         claimer.context.alive("claim");
         if !self.lane.is_open() && self.began_at.elapsed() > SHOWN {
             return Err(("blind", LONG_REST));
@@ -199,7 +199,7 @@ impl<'a> Followed<'a> {
 
     /// Looks for rows that the log did not show: those that are not known in two looks, because the log shows a
     /// settlement before reads see it. Also sets the clock.
-    async fn sweep(&mut self, claimer: &Claimer) -> Result<(), Ended> {
+    async fn sweep(&mut self, claimer: &Claimer) -> Result<(), TailEnded> {
         claimer.is_allowed(self.server).await?;
         let (mut session, range) = (claimer.sessions.take().await, (claimer.lane, self.swept));
         let found = session.run("tail", async |db| tail::up_to(db, range, SWEPT).await).await;
@@ -220,17 +220,21 @@ impl<'a> Followed<'a> {
     }
 
     /// Applies an event, and those that are there already.
-    pub(super) fn apply(&mut self, event: Option<Event>, events: &mut mpsc::Receiver<Event>) -> Result<(), Ended> {
+    pub(super) fn apply(
+        &mut self,
+        event: Option<StreamEvent>,
+        events: &mut mpsc::Receiver<StreamEvent>,
+    ) -> Result<(), TailEnded> {
         self.has_more = false;
         let mut event = event.ok_or(TryRecvError::Disconnected);
         for left in (0..DRAINED).rev() {
             match event {
-                Ok(Event::Committed(Transaction { changes, .. })) => {
+                Ok(StreamEvent::Committed(Transaction { changes, .. })) => {
                     self.heard_at = Instant::now();
                     self.waiting.extend(self.lane.apply(changes));
                 }
                 // Its rows came with its preparation, and later messages of their keys may be in flight.
-                Ok(Event::PreparedCommitted) => return Err(("prepared", REST)),
+                Ok(StreamEvent::PreparedCommitted) => return Err(("prepared", REST)),
                 Err(TryRecvError::Disconnected) => return Err(("stream", REST)),
                 Err(TryRecvError::Empty) => break,
             }

@@ -30,7 +30,7 @@ use tokio::sync::{mpsc, watch};
 pub use self::foreign::{Foreign, claimed_ids};
 use self::{
     make::kib,
-    pace::Pause,
+    pace::ClaimPause,
     past::Past,
     tail::Tails,
     window::{Limits, Selection, Start},
@@ -157,7 +157,7 @@ impl Claimer {
             let started = Instant::now();
             let outcome = self.pass(&mut memory, session, count, bytes).await;
             let pause = self.judge(&mut memory, &outcome, started);
-            let is_idle = matches!(pause, Pause::Idle);
+            let is_idle = matches!(pause, ClaimPause::Idle);
             let Some(()) = stop.run_until_cancelled(self.rest(pause)).await else { break };
             if is_idle && self.context.stream.number().is_some() {
                 // The log may show a message before a look sees it.

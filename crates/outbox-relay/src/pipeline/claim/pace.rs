@@ -13,7 +13,7 @@ const IDLE: Duration = Duration::from_secs(1);
 const TAILED: Duration = Duration::from_millis(100);
 
 /// The pause before the next pass.
-pub(super) enum Pause {
+pub(super) enum ClaimPause {
     None,
     Until(Instant),
     /// Until then, or until the next nudge.
@@ -27,7 +27,12 @@ pub(super) enum Pause {
 impl Claimer {
     /// Counts a pass and returns the pause before the next one. A large claim has none after it, and the pause grows
     /// while the lane stays empty. Relays that share a lane share the interval.
-    pub(super) fn judge(&self, memory: &mut Memory, outcome: &Result<Pass, sqlx::Error>, started: Instant) -> Pause {
+    pub(super) fn judge(
+        &self,
+        memory: &mut Memory,
+        outcome: &Result<Pass, sqlx::Error>,
+        started: Instant,
+    ) -> ClaimPause {
         let (metrics, relay) = (&self.context.metrics, &self.context.config.relay);
         let (now, interval) = (Instant::now(), relay.claim_interval * memory.foreign.relays());
         let (result, pause) = match outcome {
@@ -39,22 +44,22 @@ impl Claimer {
                 memory.tails.claimed(is_small);
                 // Other relays have their turn even if a pass takes longer than the interval.
                 let until = (started + interval).max(now + interval / 4);
-                ("claimed", if is_small { Pause::Until(until) } else { Pause::None })
+                ("claimed", if is_small { ClaimPause::Until(until) } else { ClaimPause::None })
             }
-            Ok(Pass::Deferred) => ("empty", Pause::None),
-            Ok(Pass::Tailed) => ("empty", Pause::Tailed),
+            Ok(Pass::Deferred) => ("empty", ClaimPause::None),
+            Ok(Pass::Tailed) => ("empty", ClaimPause::Tailed),
             // Claimers that race without a pause lose half of their compare-and-sets.
-            Ok(Pass::Conflict) => ("conflict", Pause::Until(now + interval.mul_f64(rand::random()))),
+            Ok(Pass::Conflict) => ("conflict", ClaimPause::Until(now + interval.mul_f64(rand::random()))),
             Ok(Pass::Empty) => {
                 let quiet = now - memory.last_message_at;
                 let until = started + (quiet / 16).max(interval).min(relay.poll_interval);
                 // The log shows what becomes pending, and not which claims end without an outcome.
                 let is_idle = quiet > IDLE && (memory.is_bare || self.context.stream.number().is_none());
-                ("empty", if is_idle { Pause::Idle } else { Pause::UntilNudged(until) })
+                ("empty", if is_idle { ClaimPause::Idle } else { ClaimPause::UntilNudged(until) })
             }
             Err(_) => {
                 memory.foreign.forget_ids();
-                ("error", Pause::Until(now + memory.pauses.next()))
+                ("error", ClaimPause::Until(now + memory.pauses.next()))
             }
         };
         metrics.claims_total.with_label_values(&[result]).inc();
@@ -65,16 +70,16 @@ impl Claimer {
         pause
     }
 
-    pub(super) async fn rest(&self, pause: Pause) {
+    pub(super) async fn rest(&self, pause: ClaimPause) {
         match pause {
-            Pause::None => {}
-            Pause::Until(until) => tokio::time::sleep_until(until.into()).await,
-            Pause::UntilNudged(until) => {
+            ClaimPause::None => {}
+            ClaimPause::Until(until) => tokio::time::sleep_until(until.into()).await,
+            ClaimPause::UntilNudged(until) => {
                 // After a nudge or the whole pause, the next look is due.
                 tokio::time::timeout_at(until.into(), self.context.nudge.notified()).await.ok();
             }
-            Pause::Idle => self.context.idle.wait(self.lane).await,
-            Pause::Tailed => self.stand_by().await,
+            ClaimPause::Idle => self.context.idle.wait(self.lane).await,
+            ClaimPause::Tailed => self.stand_by().await,
         }
     }
 

@@ -8,7 +8,7 @@ use std::{
 
 use outbox_core::store::claim::{
     Seen,
-    tail::{self, Begun, Kind, TailClaim},
+    tail::{self, Begun, ClaimKind, TailClaim},
 };
 use tokio::{
     sync::{Mutex, mpsc},
@@ -114,7 +114,7 @@ fn raise(ended: Result<(), tokio::task::JoinError>) {
 }
 
 /// Why a tail has ended, in one word, and how long none follows.
-pub(super) type Ended = (&'static str, Duration);
+pub(super) type TailEnded = (&'static str, Duration);
 
 /// The sentence of a word.
 fn sentence(word: &str) -> &'static str {
@@ -182,7 +182,7 @@ impl Claimer {
         is_tailed
     }
 
-    async fn serve_by_tail(&self, tails: &mut Tails, mut joined: Joined) -> Result<Ended, Ended> {
+    async fn serve_by_tail(&self, tails: &mut Tails, mut joined: Joined) -> Result<TailEnded, TailEnded> {
         let _place = self.context.stream.place().ok_or(("many", REST))?;
         let tail = self.form(tails).await?;
         let (why, rest) = match self.open(&tail, tails.seen).await {
@@ -209,11 +209,11 @@ impl Claimer {
     }
 
     /// Seals the lane, and waits until the claims that were there are settled.
-    async fn form(&self, tails: &mut Tails) -> Result<Arc<Tail>, Ended> {
+    async fn form(&self, tails: &mut Tails) -> Result<Arc<Tail>, TailEnded> {
         let (started, lease) = (Instant::now(), self.context.config.relay.lease);
         let form = async |db: &mut _| tail::form(db, self.lane, &self.context.owner, (token(), lease)).await;
         let formed = self.sessions.take().await.run("tail", form).await.map_err(|_logged| ("error", REST))?;
-        let claim = TailClaim { lease: formed.ok_or(("taken", REST))?, kind: Kind::Forming, mark: 0 };
+        let claim = TailClaim { lease: formed.ok_or(("taken", REST))?, kind: ClaimKind::Forming, mark: 0 };
         let (finished, queue) = mpsc::unbounded_channel();
         let ends = (finished, self.settled.clone());
         let tail = Arc::new(Tail::new(&self.context, (self.lane, claim), started + lease, ends, &self.last_pass));
@@ -243,7 +243,7 @@ impl Claimer {
     }
 
     /// Opens a tail, and reads what was there before.
-    async fn open(&self, tail: &Tail, seen: u64) -> Result<Begun, Ended> {
+    async fn open(&self, tail: &Tail, seen: u64) -> Result<Begun, TailEnded> {
         if self.context.stop.run_until_cancelled(tail.open(seen)).await != Some(true) {
             return Err(("lost", REST));
         }
@@ -253,7 +253,7 @@ impl Claimer {
     }
 
     /// Takes what the stream shows, until something ends the tail.
-    async fn follow(&self, tail: &Arc<Tail>, begun: &Begun, joined: &mut Joined) -> Ended {
+    async fn follow(&self, tail: &Arc<Tail>, begun: &Begun, joined: &mut Joined) -> TailEnded {
         if !begun.is_open {
             return ("closed", REST);
         }

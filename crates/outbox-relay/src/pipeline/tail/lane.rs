@@ -5,10 +5,10 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use outbox_core::store::claim::{
     Pending,
     read::Stored,
-    tail::{Begun, Kind},
+    tail::{Begun, ClaimKind},
 };
 
-use crate::binlog::{Change, Held, What};
+use crate::binlog::{Held, RowChange, What};
 
 /// A row that the owner of the tail takes.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub struct Arrival {
 #[derive(Debug)]
 pub struct LaneState {
     token: u64,
-    phase: Phase,
+    phase: LanePhase,
     /// The pending rows, and those that were taken. A settled row stays until the log shows its removal.
     known: HashSet<u64>,
     held: HashMap<u64, BTreeSet<u64>>,
@@ -44,7 +44,7 @@ pub struct LaneState {
 
 /// Whether the log has shown the tail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
+enum LanePhase {
     /// Not yet: earlier events may be of rows that are settled.
     Before,
     /// It stands open.
@@ -59,7 +59,7 @@ impl LaneState {
     pub fn new(token: u64, mark: u64, begun: &Begun) -> (Self, Vec<Arrival>) {
         let mut lane = Self {
             token,
-            phase: Phase::Before,
+            phase: LanePhase::Before,
             known: HashSet::new(),
             held: HashMap::new(),
             held_rows: 0,
@@ -77,10 +77,10 @@ impl LaneState {
 
     /// Applies a transaction. Removals count before rows that it makes pending: a promotion takes the row from where it
     /// holds its key.
-    pub fn apply(&mut self, changes: Vec<Change>) -> Vec<Arrival> {
+    pub fn apply(&mut self, changes: Vec<RowChange>) -> Vec<Arrival> {
         let mut pending = Vec::new();
         let mut ended = Vec::new();
-        for Change { what, .. } in changes {
+        for RowChange { what, .. } in changes {
             match what {
                 What::Claimed(lease, kind) if lease.lease_token == self.token => {
                     // A renewal shows the end of the claim, and the claim again.
@@ -88,7 +88,7 @@ impl LaneState {
                     self.claimed(kind);
                 }
                 What::ClaimEnded(lease) if lease.lease_token == self.token => ended.push(lease.claim_id),
-                _ if self.phase == Phase::Before => {}
+                _ if self.phase == LanePhase::Before => {}
                 What::Pending(row, message) => pending.push((row, message)),
                 What::Removed(id) => {
                     self.known.remove(&id);
@@ -103,11 +103,11 @@ impl LaneState {
         pending.into_iter().filter_map(|(row, message)| self.arrive(row, message)).collect()
     }
 
-    fn claimed(&mut self, kind: Kind) {
+    fn claimed(&mut self, kind: ClaimKind) {
         self.phase = match kind {
-            Kind::Open if self.phase == Phase::Before => Phase::Open,
-            Kind::Open | Kind::Forming => self.phase,
-            Kind::List | Kind::Closed => Phase::Over,
+            ClaimKind::Open if self.phase == LanePhase::Before => LanePhase::Open,
+            ClaimKind::Open | ClaimKind::Forming => self.phase,
+            ClaimKind::List | ClaimKind::Closed => LanePhase::Over,
         };
     }
 
@@ -126,7 +126,7 @@ impl LaneState {
 
     fn arrive(&mut self, row: Pending, message: Option<Box<Stored>>) -> Option<Arrival> {
         self.seen = self.seen.max(row.id);
-        if !self.known.insert(row.id) || self.phase == Phase::Over {
+        if !self.known.insert(row.id) || self.phase == LanePhase::Over {
             return None;
         }
         let arrival = Arrival { row, message, is_behind: false, has_queue: false };
@@ -149,19 +149,19 @@ impl LaneState {
         let (now, late) = std::mem::take(&mut self.late).into_iter().partition(|it| it.row.id <= self.mark);
         self.late = late;
         let now: Vec<Arrival> = now;
-        if self.phase == Phase::Over { Vec::new() } else { now.into_iter().map(|it| self.ordered(it)).collect() }
+        if self.phase == LanePhase::Over { Vec::new() } else { now.into_iter().map(|it| self.ordered(it)).collect() }
     }
 
     /// Whether the log has shown the tail open, and not its end.
     #[must_use]
     pub fn is_open(&self) -> bool {
-        self.phase == Phase::Open
+        self.phase == LanePhase::Open
     }
 
     /// Whether the log has shown the end of the tail.
     #[must_use]
     pub fn is_over(&self) -> bool {
-        self.phase == Phase::Over
+        self.phase == LanePhase::Over
     }
 
     /// Whether a row is above the mark.
@@ -193,13 +193,13 @@ mod tests {
         What::Pending(row(id, key_hash), None)
     }
 
-    fn claimed(kind: Kind) -> What {
+    fn claimed(kind: ClaimKind) -> What {
         What::Claimed(ClaimLease { claim_id: 1, lease_token: TOKEN }, kind)
     }
 
     /// Applies a transaction. Returns the rows that are taken, each with whether it goes behind another one.
     fn apply(lane: &mut LaneState, changes: impl IntoIterator<Item = What>) -> Vec<(u64, bool)> {
-        let changes = changes.into_iter().map(|what| Change { lane: 0, what }).collect();
+        let changes = changes.into_iter().map(|what| RowChange { lane: 0, what }).collect();
         lane.apply(changes).iter().map(|arrival| (arrival.row.id, arrival.is_behind)).collect()
     }
 
@@ -211,15 +211,15 @@ mod tests {
             ..Begun::default()
         };
         let (mut lane, arrivals) = LaneState::new(TOKEN, 100, &begun);
-        assert!(apply(&mut lane, [claimed(Kind::Open)]).is_empty() && lane.is_open());
+        assert!(apply(&mut lane, [claimed(ClaimKind::Open)]).is_empty() && lane.is_open());
         (lane, arrivals.iter().map(|arrival| (arrival.row.id, arrival.is_behind)).collect())
     }
 
     #[test]
     fn events_from_before_the_tail_are_left_out() {
         let (mut lane, _) = LaneState::new(TOKEN, 100, &Begun::default());
-        assert!(apply(&mut lane, [claimed(Kind::Forming), pending(1, 5)]).is_empty());
-        assert!(apply(&mut lane, [claimed(Kind::Open)]).is_empty());
+        assert!(apply(&mut lane, [claimed(ClaimKind::Forming), pending(1, 5)]).is_empty());
+        assert!(apply(&mut lane, [claimed(ClaimKind::Open)]).is_empty());
         assert_eq!(apply(&mut lane, [pending(2, 5)]), [(2, false)]);
     }
 
@@ -253,7 +253,7 @@ mod tests {
     #[test]
     fn a_row_whose_key_has_a_queue_says_so() {
         let (mut lane, _) = open(&[], &[(9, 5)]);
-        let changes = [pending(3, 5), pending(12, 5), pending(13, 6)].map(|what| Change { lane: 0, what });
+        let changes = [pending(3, 5), pending(12, 5), pending(13, 6)].map(|what| RowChange { lane: 0, what });
         let queues: Vec<bool> = lane.apply(changes.into()).iter().map(|arrival| arrival.has_queue).collect();
         assert_eq!(queues, [true, true, false]);
     }
@@ -273,20 +273,20 @@ mod tests {
     fn a_claim_that_is_renewed_has_not_ended() {
         let (mut lane, _) = open(&[], &[]);
         let lease = |claim_id| ClaimLease { claim_id, lease_token: TOKEN };
-        apply(&mut lane, [What::ClaimEnded(lease(1)), What::Claimed(lease(1), Kind::Open)]);
+        apply(&mut lane, [What::ClaimEnded(lease(1)), What::Claimed(lease(1), ClaimKind::Open)]);
         assert_eq!(lane.shown, 0);
-        apply(&mut lane, [What::Claimed(lease(2), Kind::Open), What::ClaimEnded(lease(1))]);
+        apply(&mut lane, [What::Claimed(lease(2), ClaimKind::Open), What::ClaimEnded(lease(1))]);
         assert_eq!(lane.shown, 1);
     }
 
     #[test]
     fn nothing_is_taken_after_the_end_of_the_tail() {
-        for kind in [Kind::Closed, Kind::List] {
+        for kind in [ClaimKind::Closed, ClaimKind::List] {
             let (mut lane, _) = open(&[], &[]);
             apply(&mut lane, [pending(101, 0)]);
             assert!(apply(&mut lane, [claimed(kind), pending(2, 0)]).is_empty() && lane.is_over());
             assert!(lane.raise(200).is_empty());
-            assert!(apply(&mut lane, [claimed(Kind::Open), pending(3, 0)]).is_empty());
+            assert!(apply(&mut lane, [claimed(ClaimKind::Open), pending(3, 0)]).is_empty());
         }
     }
 }

@@ -19,7 +19,7 @@ use outbox_core::{
         claim::{
             Pending,
             lease::ClaimLease,
-            tail::{self, Found, Kind, Next, TailClaim},
+            tail::{self, ClaimKind, FoundTail, NextClaim, TailClaim},
         },
         settle::{self, Way},
     },
@@ -29,7 +29,7 @@ use tokio::sync::{Notify, futures::Notified, mpsc};
 
 use self::{
     parts::{behind, merged},
-    state::{IDLE, Phase, SILENCE, Sent, State},
+    state::{IDLE, SILENCE, SentPart, TailPhase, TailState},
 };
 use crate::{
     pipeline::settle::{Finished, Settled, send},
@@ -46,7 +46,7 @@ pub struct Tail {
     context: Arc<Context>,
     lane: u16,
     until: Arc<Mutex<Instant>>,
-    state: Mutex<State>,
+    state: Mutex<TailState>,
     /// Something is to be written.
     changed: Notify,
     /// Something was written.
@@ -72,7 +72,7 @@ impl Tail {
             context: Arc::clone(context),
             lane,
             until,
-            state: Mutex::new(State::new(claim)),
+            state: Mutex::new(TailState::new(claim)),
             changed: Notify::new(),
             written: Notify::new(),
             finished,
@@ -97,17 +97,17 @@ impl Tail {
             let mut state = self.state.lock();
             state.seen = state.seen.max(seen);
             state.measured = (state.seen, Instant::now());
-            if state.phase == Phase::Forming {
-                state.phase = Phase::Opening;
+            if state.phase == TailPhase::Forming {
+                state.phase = TailPhase::Opening;
             }
         }
         self.changed.notify_one();
-        self.until(|state| state.phase >= Phase::Open).await;
+        self.until(|state| state.phase >= TailPhase::Open).await;
         self.is_open()
     }
 
     /// Waits until what was written makes this true.
-    async fn until(&self, is: impl Fn(&State) -> bool) {
+    async fn until(&self, is: impl Fn(&TailState) -> bool) {
         loop {
             let written = self.written.notified();
             if is(&self.state.lock()) {
@@ -160,7 +160,7 @@ impl Tail {
     /// if nothing may be taken.
     pub(crate) fn take(&self, rows: &[Pending], queued: Vec<u64>) -> Option<(Arc<Tenure>, u64)> {
         let mut state = self.state.lock();
-        if state.phase != Phase::Open || state.claim.kind != Kind::Open {
+        if state.phase != TailPhase::Open || state.claim.kind != ClaimKind::Open {
             return None;
         }
         state.taken = Instant::now();
@@ -181,7 +181,7 @@ impl Tail {
     /// is not read on.
     pub(crate) fn end(&self, why: &'static str) {
         let mut state = self.state.lock();
-        if state.phase < Phase::Ending {
+        if state.phase < TailPhase::Ending {
             state.end(why);
             self.changed.notify_one();
         }
@@ -194,7 +194,7 @@ impl Tail {
 
     /// Waits until it has ended, and what is in flight is a list. Returns how long no tail follows.
     pub(crate) async fn ended(&self) -> Duration {
-        self.until(|state| state.phase == Phase::Over || state.claim.kind == Kind::List).await;
+        self.until(|state| state.phase == TailPhase::Over || state.claim.kind == ClaimKind::List).await;
         self.state.lock().rest
     }
 
@@ -206,7 +206,7 @@ impl Tail {
     /// Whether it takes rows.
     pub(crate) fn is_open(&self) -> bool {
         let state = self.state.lock();
-        state.claim.kind == Kind::Open && state.phase == Phase::Open
+        state.claim.kind == ClaimKind::Open && state.phase == TailPhase::Open
     }
 
     /// Notes that a part is settled, lost or abandoned.
@@ -224,7 +224,7 @@ impl Tail {
     /// Whether it is over, and none of its parts is in flight any more.
     pub(crate) fn is_done(&self) -> bool {
         let state = self.state.lock();
-        state.phase == Phase::Over && state.closed >= state.parts
+        state.phase == TailPhase::Over && state.closed >= state.parts
     }
 
     /// Waits until the claim must be written without an outcome, or until this time.
@@ -245,10 +245,10 @@ impl Tail {
     fn due_at(&self) -> Option<Instant> {
         let state = self.state.lock();
         let is_now = state.needs_mark
-            || state.phase == Phase::Opening
-            || state.phase == Phase::Ending && state.claim.kind != Kind::List;
+            || state.phase == TailPhase::Opening
+            || state.phase == TailPhase::Ending && state.claim.kind != ClaimKind::List;
         let at = if is_now { Instant::now() } else { state.written + SILENCE };
-        (state.phase != Phase::Over).then_some(at)
+        (state.phase != TailPhase::Over).then_some(at)
     }
 
     /// Renews, opens, ends or lists the claim, or raises its mark, if it is time to.
@@ -277,7 +277,7 @@ impl Tail {
         };
         let mut parts = self.parts(token, &[]);
         // An abandoned part is left to its lease.
-        parts.retain(|part| phase != Phase::Over && !part.is_abandoned());
+        parts.retain(|part| phase != TailPhase::Over && !part.is_abandoned());
         let sizes: HashMap<_, _> = finished.iter().map(|it| (it.lease(), settle::text_size(it.settlement()))).collect();
         let late = behind(&parts, &sizes);
         finished.into_iter().partition(|finished| !late.contains(&finished.lease()))
@@ -319,7 +319,7 @@ impl Tail {
             let state = self.state.lock();
             (state.claim.lease, state.phase)
         };
-        if phase != Phase::Over {
+        if phase != TailPhase::Over {
             let found = session.run("settled", async |db| tail::found(db, &self.context.owner, claim).await).await?;
             self.became(&found, group);
         }
@@ -327,15 +327,15 @@ impl Tail {
     }
 
     /// Chooses the successor. `None` if the claim is over.
-    fn next(&self, group: &[Finished]) -> Option<(ClaimLease, Next)> {
+    fn next(&self, group: &[Finished]) -> Option<(ClaimLease, NextClaim)> {
         let mut state = self.state.lock();
-        if state.phase == Phase::Over {
+        if state.phase == TailPhase::Over {
             return None;
         }
         let claim = state.claim.lease;
         let now = Instant::now();
         let open = self.parts(claim.lease_token, group);
-        if open.is_empty() && group.is_empty() && state.phase == Phase::Open && state.taken + IDLE <= now {
+        if open.is_empty() && group.is_empty() && state.phase == TailPhase::Open && state.taken + IDLE <= now {
             state.rest = Duration::ZERO;
             state.end("idle");
         }
@@ -353,9 +353,9 @@ impl Tail {
         state.measure(now);
         let mark = (last_mark + 1).max(state.seen + state.ahead);
         let next = match (state.phase, state.claim.kind) {
-            (Phase::Opening, Kind::Forming) => Next::Open(mark),
-            (Phase::Forming, Kind::Forming) => Next::Same(last_mark + 1),
-            (Phase::Open, Kind::Open) => Next::Same(mark),
+            (TailPhase::Opening, ClaimKind::Forming) => NextClaim::Open(mark),
+            (TailPhase::Forming, ClaimKind::Forming) => NextClaim::Same(last_mark + 1),
+            (TailPhase::Open, ClaimKind::Open) => NextClaim::Same(mark),
             _ => {
                 state.end("closed");
                 let mut ids: Vec<u64> = open.iter().flat_map(|part| &part.ids).copied().collect();
@@ -364,15 +364,15 @@ impl Tail {
                     numbers.sort_unstable();
                     numbers.dedup();
                 }
-                if ids.is_empty() { Next::End } else { Next::List { ids, keys, mark: last_mark + 1 } }
+                if ids.is_empty() { NextClaim::End } else { NextClaim::List { ids, keys, mark: last_mark + 1 } }
             }
         };
-        state.sent.push(Sent { mark: next.mark(), at: now, parts: group.iter().map(Finished::lease).collect() });
+        state.sent.push(SentPart { mark: next.mark(), at: now, parts: group.iter().map(Finished::lease).collect() });
         Some((claim, next))
     }
 
     /// Takes over the state that the database has.
-    fn became(&self, found: &Found, group: &[Finished]) {
+    fn became(&self, found: &FoundTail, group: &[Finished]) {
         let mut state = self.state.lock();
         let token = state.claim.lease.lease_token;
         let open = self.parts(token, group);
@@ -393,12 +393,15 @@ impl Tail {
             self.context.metrics.leases_lost_total.inc_by(u64::from(lost > 0));
         }
         match state.claim.kind {
-            Kind::Open if state.phase == Phase::Opening => state.phase = Phase::Open,
-            Kind::Open | Kind::Forming => {}
-            Kind::Closed | Kind::List => state.end("closed"),
+            ClaimKind::Open if state.phase == TailPhase::Opening => state.phase = TailPhase::Open,
+            ClaimKind::Open | ClaimKind::Forming => {}
+            ClaimKind::Closed | ClaimKind::List => state.end("closed"),
         }
         let is_rest = group.is_empty() || executed.is_some();
-        if state.claim.kind == Kind::List && is_rest && !open.is_empty() && open.iter().all(|part| part.is_abandoned())
+        if state.claim.kind == ClaimKind::List
+            && is_rest
+            && !open.is_empty()
+            && open.iter().all(|part| part.is_abandoned())
         {
             // It is left to its lease, with those of its parts that cannot be settled.
             self.leave(&mut state);
@@ -413,9 +416,9 @@ impl Tail {
     }
 
     /// Ends all writing of the claim.
-    fn leave(&self, state: &mut State) {
+    fn leave(&self, state: &mut TailState) {
         state.end("lost");
-        state.phase = Phase::Over;
+        state.phase = TailPhase::Over;
         self.context.leases.end_standing(state.claim.lease.lease_token);
     }
 }

@@ -7,7 +7,7 @@ use std::{
 
 use outbox_core::store::claim::{
     lease::ClaimLease,
-    tail::{Found, TailClaim},
+    tail::{FoundTail, TailClaim},
 };
 
 use super::REST;
@@ -24,7 +24,7 @@ pub(super) const AHEAD: Duration = Duration::from_secs(2);
 pub(super) const FEWEST: u64 = 100;
 
 /// The state of a tail.
-pub(super) struct State {
+pub(super) struct TailState {
     pub(super) claim: TailClaim,
     /// When it was written last, as far as that was answered.
     pub(super) written: Instant,
@@ -38,13 +38,13 @@ pub(super) struct State {
     pub(super) measured: (u64, Instant),
     pub(super) ahead: u64,
     pub(super) needs_mark: bool,
-    pub(super) phase: Phase,
+    pub(super) phase: TailPhase,
     /// Why it has ended, in one word.
     pub(super) why: Option<&'static str>,
     /// How long no tail follows.
     pub(super) rest: Duration,
     /// The settlements of the claim as it is now that were sent. Any of them may be executed.
-    pub(super) sent: Vec<Sent>,
+    pub(super) sent: Vec<SentPart>,
     /// Parts whose settlement turned out later to be executed.
     pub(super) settled: Vec<ClaimLease>,
     /// Settlements that the log has not shown.
@@ -54,7 +54,7 @@ pub(super) struct State {
 }
 
 /// A settlement that was sent.
-pub(super) struct Sent {
+pub(super) struct SentPart {
     /// The mark of the claim that it leaves. No earlier one had it.
     pub(super) mark: Option<u64>,
     pub(super) at: Instant,
@@ -70,7 +70,7 @@ pub(super) struct Unshown {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Phase {
+pub(super) enum TailPhase {
     /// It keeps others from claims.
     Forming,
     /// It is to be opened.
@@ -82,7 +82,7 @@ pub(super) enum Phase {
     Over,
 }
 
-impl State {
+impl TailState {
     /// Begins with a claim that was made just now.
     pub(super) fn new(claim: TailClaim) -> Self {
         let now = Instant::now();
@@ -96,7 +96,7 @@ impl State {
             measured: (claim.mark, now),
             ahead: FEWEST,
             needs_mark: false,
-            phase: Phase::Forming,
+            phase: TailPhase::Forming,
             why: None,
             rest: REST,
             sent: Vec::new(),
@@ -119,12 +119,12 @@ impl State {
 
     /// Ends it. The first reason counts.
     pub(super) fn end(&mut self, why: &'static str) {
-        self.phase = self.phase.max(Phase::Ending);
+        self.phase = self.phase.max(TailPhase::Ending);
         self.why.get_or_insert(why);
     }
 
     /// Takes over the state that the database has. Returns the settlement that was executed.
-    pub(super) fn became(&mut self, found: &Found) -> Option<Sent> {
+    pub(super) fn became(&mut self, found: &FoundTail) -> Option<SentPart> {
         let before = self.claim.lease;
         self.claim = found.claim.unwrap_or(self.claim);
         if found.claim.is_some_and(|claim| claim.lease == before) {
@@ -137,9 +137,9 @@ impl State {
         let is_one = || mark.is_none() && sent.windows(2).all(|pair| matches!(pair, [a, b] if a.parts == b.parts));
         let at = at.or_else(|| is_one().then_some(0)).filter(|at| found.is_settled && *at < sent.len());
         let executed = at.map(|at| sent.swap_remove(at));
-        if let Some(Sent { at, parts, .. }) = &executed {
+        if let Some(SentPart { at, parts, .. }) = &executed {
             self.settled.extend(parts);
-            if before.claim_id > self.shown && self.phase <= Phase::Open {
+            if before.claim_id > self.shown && self.phase <= TailPhase::Open {
                 // From the reply on: the commit may have taken long.
                 let at = Instant::now();
                 self.unshown.push_back(Unshown { claim_id: before.claim_id, at, parts: parts.clone() });
@@ -164,7 +164,7 @@ impl State {
 
 #[cfg(test)]
 mod tests {
-    use outbox_core::store::claim::tail::Kind;
+    use outbox_core::store::claim::tail::ClaimKind;
 
     use super::*;
 
@@ -173,17 +173,17 @@ mod tests {
     }
 
     fn claim(claim_id: u64, mark: u64) -> TailClaim {
-        TailClaim { lease: lease(claim_id), kind: Kind::Open, mark }
+        TailClaim { lease: lease(claim_id), kind: ClaimKind::Open, mark }
     }
 
     /// The parts that are settled if the claim is gone and this one is there instead.
     fn settled(successor: Option<TailClaim>) -> Vec<u64> {
-        let mut state = State::new(claim(1, 100));
+        let mut state = TailState::new(claim(1, 100));
         for (mark, parts) in [(Some(101), &[1][..]), (Some(102), &[1, 2]), (None, &[1, 2, 3])] {
             let parts = parts.iter().copied().map(lease).collect();
-            state.sent.push(Sent { mark, at: Instant::now(), parts });
+            state.sent.push(SentPart { mark, at: Instant::now(), parts });
         }
-        state.became(&Found { is_settled: true, claim: successor });
+        state.became(&FoundTail { is_settled: true, claim: successor });
         state.settled.iter().map(|part| part.claim_id).collect()
     }
 
@@ -198,10 +198,10 @@ mod tests {
 
     #[test]
     fn a_settlement_counts_although_its_successor_is_gone() {
-        let mut state = State::new(claim(1, 100));
-        let sent = |mark| Sent { mark: Some(mark), at: Instant::now(), parts: vec![lease(7)] };
+        let mut state = TailState::new(claim(1, 100));
+        let sent = |mark| SentPart { mark: Some(mark), at: Instant::now(), parts: vec![lease(7)] };
         state.sent.extend([sent(101), sent(102)]);
-        state.became(&Found { is_settled: true, claim: None });
+        state.became(&FoundTail { is_settled: true, claim: None });
         assert_eq!(state.settled, [lease(7)]);
     }
 }

@@ -6,18 +6,18 @@ use super::*;
 /// publisher's ear.
 fn settled(shown_before: u64) -> (Tail, ClaimLease, mpsc::UnboundedReceiver<Settled>) {
     let lease = |claim_id| ClaimLease { claim_id, lease_token: 1 };
-    let claim = |claim_id, mark| TailClaim { lease: lease(claim_id), kind: Kind::Open, mark };
+    let claim = |claim_id, mark| TailClaim { lease: lease(claim_id), kind: ClaimKind::Open, mark };
     let ((finished, _), (settled, told)) = (mpsc::unbounded_channel(), mpsc::unbounded_channel());
     let context = Context::without_database();
     let tail =
         Tail::new(&context, (0, claim(7, 100)), Instant::now(), (finished, settled), &Arc::new(AtomicU64::new(3)));
-    tail.state.lock().phase = Phase::Open;
+    tail.state.lock().phase = TailPhase::Open;
     let row = Pending { id: 1, key_hash: 5, bytes: 1, attempts: 0, takeovers: 0 };
     let part = tail.take(&[row], Vec::new()).unwrap().0.lease;
     tail.showed(shown_before);
-    let sent = Sent { mark: Some(101), at: Instant::now(), parts: vec![part] };
+    let sent = SentPart { mark: Some(101), at: Instant::now(), parts: vec![part] };
     tail.state.lock().sent.push(sent);
-    tail.became(&Found { is_settled: true, claim: Some(claim(8, 101)) }, &[]);
+    tail.became(&FoundTail { is_settled: true, claim: Some(claim(8, 101)) }, &[]);
     tail.closed(part);
     (tail, part, told)
 }

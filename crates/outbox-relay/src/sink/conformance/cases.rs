@@ -227,11 +227,11 @@ pub(super) async fn nothing_is_lost_when_the_broker_dies(harness: &dyn Harness) 
     tally.check(&harness.arrived(&destination, tally.confirmed()).await?)
 }
 
-type Batch = (Vec<Outgoing>, Vec<Outcome>);
+type CaseBatch = (Vec<Outgoing>, Vec<Outcome>);
 
 /// Kills the broker while several batches are in flight. Returns all batches and their outcomes, or `None` if this
 /// harness cannot.
-async fn killed_in_flight(harness: &dyn Harness, destination: &Arc<Destination>) -> Result<Option<Vec<Batch>>> {
+async fn killed_in_flight(harness: &dyn Harness, destination: &Arc<Destination>) -> Result<Option<Vec<CaseBatch>>> {
     let (confirmed, killed) = (Semaphore::new(0), CancellationToken::new());
     let publisher = async |number: usize| {
         let mut batches = Vec::new();

@@ -17,10 +17,10 @@ use crate::sink::{Outcome, Outgoing, PublishError, Sink};
 
 /// All outcomes so far, by message.
 #[derive(Default)]
-pub(super) struct Tally(HashMap<Uuid, Count>);
+pub(super) struct Tally(HashMap<Uuid, ArrivalCount>);
 
 #[derive(Default)]
-struct Count {
+struct ArrivalCount {
     confirmed: usize,
     /// The place of the last confirmation.
     place: String,
@@ -83,7 +83,7 @@ impl Tally {
         }
         let strangers: HashSet<_> = times.keys().filter(|id| !self.0.contains_key(id)).collect();
         ensure!(strangers.is_empty(), "{} messages arrived that were not sent", strangers.len());
-        for (id, Count { confirmed, place, may_repeat }) in &self.0 {
+        for (id, ArrivalCount { confirmed, place, may_repeat }) in &self.0 {
             let times = times.get(id).copied().unwrap_or_default();
             ensure!(times > 0 || *confirmed == 0, "a confirmed message did not arrive: {place}");
             ensure!(*may_repeat || times <= *confirmed, "a message arrived {times} times, confirmed {confirmed} times");

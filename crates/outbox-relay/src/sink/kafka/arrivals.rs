@@ -21,12 +21,12 @@ use crate::{
 };
 
 /// A consumer of all partitions of a topic, which it assigns to itself. It commits nothing.
-pub(crate) struct KafkaArrivals(Option<StreamConsumer<Quiet>>);
+pub(crate) struct KafkaArrivals(Option<StreamConsumer<QuietContext>>);
 
 /// Writes librdkafka's log at the level `debug`. The relay itself reports a canary that does not come back.
-struct Quiet;
+struct QuietContext;
 
-impl ClientContext for Quiet {
+impl ClientContext for QuietContext {
     fn log(&self, _: RDKafkaLogLevel, facility: &str, text: &str) {
         tracing::debug!(target: "librdkafka", facility, "{text}");
     }
@@ -36,7 +36,7 @@ impl ClientContext for Quiet {
     }
 }
 
-impl ConsumerContext for Quiet {}
+impl ConsumerContext for QuietContext {}
 
 impl KafkaArrivals {
     /// Begins at the end that each partition has now.
@@ -51,7 +51,7 @@ impl KafkaArrivals {
     fn at_the_end(client: &ClientConfig, topic: &str, deadline: Instant) -> Result<Self, PublishError> {
         let left = || deadline.saturating_duration_since(Instant::now());
         let arrivals =
-            Self(Some(StreamConsumer::from_config_and_context(client, Quiet).map_err(|error| failed(&error))?));
+            Self(Some(StreamConsumer::from_config_and_context(client, QuietContext).map_err(|error| failed(&error))?));
         let Some(consumer) = &arrivals.0 else { return Ok(arrivals) };
         let metadata = consumer.fetch_metadata(Some(topic), left()).map_err(|error| failed(&error))?;
         if let Some(code) = metadata.topics().iter().find_map(MetadataTopic::error) {

@@ -17,11 +17,11 @@ pub(super) struct Throttling(Mutex<Option<(Instant, Duration)>>);
 
 #[derive(Deserialize)]
 struct Figures {
-    brokers: HashMap<String, Broker>,
+    brokers: HashMap<String, BrokerStatistics>,
 }
 
 #[derive(Deserialize)]
-struct Broker {
+struct BrokerStatistics {
     throttle: Option<Pauses>,
 }
 

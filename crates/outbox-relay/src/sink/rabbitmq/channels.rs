@@ -25,12 +25,12 @@ const PAUSE: Duration = Duration::from_millis(10);
 const COUNTED: Duration = Duration::from_secs(1);
 
 /// An open channel, which counts for a second after it is dropped.
-pub(super) struct Open {
+pub(super) struct OpenChannel {
     pub(super) channel: Channel,
     counted: Option<OwnedSemaphorePermit>,
 }
 
-impl Drop for Open {
+impl Drop for OpenChannel {
     fn drop(&mut self) {
         if let (Some(counted), Ok(runtime)) = (self.counted.take(), Handle::try_current()) {
             runtime.spawn(async move {
@@ -44,7 +44,7 @@ impl Drop for Open {
 /// The channels of a connection.
 pub(crate) struct Channels {
     /// Each is used by one round of messages at a time.
-    places: Vec<Mutex<Option<Open>>>,
+    places: Vec<Mutex<Option<OpenChannel>>>,
     free: Arc<Semaphore>,
     most: usize,
     /// The channels that were open when the broker refused another.
@@ -75,7 +75,7 @@ impl Channels {
     }
 
     /// Returns the places.
-    pub(super) fn places(&self) -> &[Mutex<Option<Open>>] {
+    pub(super) fn places(&self) -> &[Mutex<Option<OpenChannel>>] {
         &self.places
     }
 
@@ -92,7 +92,7 @@ impl Channels {
 
     /// Ends a channel that confirms nothing; messages on it may still arrive. It counts until the broker has ended it,
     /// which a queue that does not answer holds up for as long as the connection lasts.
-    pub(super) fn leave(&self, open: Open) {
+    pub(super) fn leave(&self, open: OpenChannel) {
         let left = Arc::clone(&self.left);
         left.fetch_add(1, Ordering::SeqCst);
         tokio::spawn(async move {
@@ -115,7 +115,7 @@ impl Channels {
     }
 
     /// Returns a place without messages in flight, or waits for one.
-    pub(super) async fn idle(&self, deadline: Instant) -> Result<MutexGuard<'_, Option<Open>>, ChannelFailure> {
+    pub(super) async fn idle(&self, deadline: Instant) -> Result<MutexGuard<'_, Option<OpenChannel>>, ChannelFailure> {
         let first = self.places.first().ok_or(ChannelFailure::Busy)?;
         match self.places.iter().find_map(|place| place.try_lock().ok()) {
             Some(place) => Ok(place),
@@ -131,7 +131,7 @@ impl Channels {
         deadline: Instant,
     ) -> Result<(), ChannelFailure> {
         let at_once = if is_together { self.places.len() } else { 1 };
-        let open = async |place: &Mutex<Option<Open>>| {
+        let open = async |place: &Mutex<Option<OpenChannel>>| {
             self.open(&mut *place.lock().await, connection, deadline).await.map(drop)
         };
         for places in self.places.chunks(at_once) {
@@ -144,7 +144,7 @@ impl Channels {
     /// Returns the channel in this place, opened if necessary.
     pub(super) async fn open(
         &self,
-        place: &mut Option<Open>,
+        place: &mut Option<OpenChannel>,
         connection: &Connection,
         deadline: Instant,
     ) -> Result<Channel, ChannelFailure> {
@@ -170,7 +170,7 @@ impl Channels {
                 opened => break opened.inspect_err(|failure| self.refused(failure))?,
             }
         };
-        *place = Some(Open { channel: channel.clone(), counted: Some(counted) });
+        *place = Some(OpenChannel { channel: channel.clone(), counted: Some(counted) });
         Ok(channel)
     }
 

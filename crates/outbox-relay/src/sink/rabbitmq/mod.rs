@@ -44,7 +44,7 @@ pub(crate) use self::arrivals::QueueArrivals;
 #[doc(hidden)]
 pub use self::session::{BrokerSession, ChannelFailure};
 use self::{
-    channels::Open,
+    channels::OpenChannel,
     link::{Link, blocked},
     round::{ReadyPublish, Round, guilty, late, unroutable},
 };
@@ -125,7 +125,7 @@ impl RabbitMq {
     async fn lane(
         &self,
         session: &BrokerSession,
-        place: &Mutex<Option<Open>>,
+        place: &Mutex<Option<OpenChannel>>,
         messages: Vec<ReadyPublish<'_>>,
         deadline: Instant,
     ) -> Vec<(usize, Outcome)> {
@@ -161,7 +161,7 @@ impl RabbitMq {
     /// an error.
     async fn one_by_one(&self, round: &[ReadyPublish<'_>], deadline: Instant) -> Vec<(usize, Outcome)> {
         let mut outcomes = Vec::with_capacity(round.len());
-        let mut last: Option<(Arc<BrokerSession>, Option<Open>)> = None;
+        let mut last: Option<(Arc<BrokerSession>, Option<OpenChannel>)> = None;
         for message in round.chunks(1) {
             let ended = match self.session(deadline).await {
                 Ok(_) if Instant::now() >= deadline => Ok(Round::Late(vec![Err(late())])),
@@ -246,7 +246,7 @@ fn has_key(message: &Outgoing) -> bool {
 /// new channel is opened for the next round, if the broker allows one more: one of its queues may confirm nothing.
 async fn attempt(
     session: &BrokerSession,
-    mut place: impl DerefMut<Target = Option<Open>>,
+    mut place: impl DerefMut<Target = Option<OpenChannel>>,
     messages: &[ReadyPublish<'_>],
     deadline: Instant,
 ) -> Result<Round, PublishError> {

@@ -19,7 +19,7 @@ use tokio::{
 };
 
 use super::{
-    channels::{Channels, Open},
+    channels::{Channels, OpenChannel},
     plug::{self, Guard, Plug, Tls},
 };
 use crate::{
@@ -171,7 +171,11 @@ impl BrokerSession {
     }
 
     /// Returns the channel in this place, opened if necessary.
-    pub(super) async fn channel(&self, place: &mut Option<Open>, deadline: Instant) -> Result<Channel, ChannelFailure> {
+    pub(super) async fn channel(
+        &self,
+        place: &mut Option<OpenChannel>,
+        deadline: Instant,
+    ) -> Result<Channel, ChannelFailure> {
         self.channels.open(place, &self.connection, deadline).await
     }
 
