@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 use clap::Args;
-use outbox_relay::sink::{Feed, make};
+use outbox_relay::sink::Feed;
 use serde_json::Value;
 
 use super::{database, output::Format, run::unusable};
@@ -34,7 +34,7 @@ type Checked = (String, Result<String, String>);
 impl Check {
     pub(super) async fn run(self, loaded: &Loaded) -> anyhow::Result<bool> {
         let config = &loaded.config;
-        let feeds = config.sinks.iter().map(|(name, sink)| make::feed(name, sink));
+        let feeds = config.sinks.iter().map(|(name, sink)| sink.broker().feed(name));
         let feeds: Vec<_> = feeds.collect::<Result<_, _>>().map_err(unusable)?;
         let mut findings = vec![("configuration".to_owned(), Ok("can be used".to_owned()))];
         findings.extend(loaded.warnings.iter().map(|warning| ("warning".to_owned(), Ok(warning.to_string()))));

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use clap::Args;
-use outbox_relay::{operate::shown::shown, sink::make};
+use outbox_relay::operate::shown::shown;
 
 use super::{
     output::{self, Format},
@@ -31,7 +31,7 @@ impl Doctor {
     /// Prints the findings.
     pub(super) async fn run(self, loaded: &Loaded) -> anyhow::Result<bool> {
         for (name, sink) in &loaded.config.sinks {
-            make::feed(name, sink).map_err(unusable)?;
+            sink.broker().feed(name).map_err(unusable)?;
         }
         let findings = examine(loaded).await;
         if !self.format.json(&findings)? {

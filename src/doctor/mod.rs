@@ -33,7 +33,6 @@ use outbox_core::{
 use outbox_relay::{
     database::{self, Login},
     pipeline::read::route::Routes,
-    sink::make,
     state::session::describe,
 };
 use serde::Serialize;
@@ -246,7 +245,7 @@ pub(crate) async fn look_up(sink: &str, config: &SinkConfig, name: &str) -> Opti
 }
 
 async fn look_at_sink(name: &str, sink: &SinkConfig, destinations: Option<&RoutedDestinations>) -> Vec<Finding> {
-    let reached = match make::feed(name, sink) {
+    let reached = match sink.broker().feed(name) {
         Ok(feed) => {
             let reached = feed.sink.check(Instant::now() + DEADLINE).await;
             feed.sink.close().await;
@@ -263,7 +262,11 @@ async fn look_at_sink(name: &str, sink: &SinkConfig, destinations: Option<&Route
         (SinkConfig::Kafka(config), topics) => kafka::examine(name, config, topics).await,
         #[cfg(feature = "rabbitmq")]
         (SinkConfig::RabbitMq(config), exchanges) => rabbitmq::examine(name, config, exchanges).await,
-        _ => Vec::new(),
+        #[cfg(not(feature = "kafka"))]
+        (SinkConfig::Kafka(_), _) => Vec::new(),
+        #[cfg(not(feature = "rabbitmq"))]
+        (SinkConfig::RabbitMq(_), _) => Vec::new(),
+        (SinkConfig::Stdout | SinkConfig::Null, _) => Vec::new(),
     }
 }
 

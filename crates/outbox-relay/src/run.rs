@@ -36,7 +36,7 @@ use crate::{
         settle::{Finished, Settler},
     },
     settings::{Binding, Config, SinkConfig},
-    sink::{Feed, make::feed},
+    sink::Feed,
     state::{
         capacity::Capacity,
         context::Context,
@@ -62,7 +62,7 @@ pub struct Relay {
 impl Relay {
     /// Creates a relay with the sinks of its configuration. It does not connect yet.
     pub fn new(config: Config, metrics: Arc<Metrics>, health: Arc<Health>) -> Result<Self, RunError> {
-        let feeds = config.sinks.iter().map(|(name, sink)| feed(name, sink)).collect::<Result<_, _>>()?;
+        let feeds = config.sinks.iter().map(|(name, sink)| sink.broker().feed(name)).collect::<Result<_, _>>()?;
         Self::with_sinks(config, feeds, metrics, health)
     }
 
@@ -73,10 +73,7 @@ impl Relay {
         metrics: Arc<Metrics>,
         health: Arc<Health>,
     ) -> Result<Self, RunError> {
-        let binding = |sink: &Feed| match config.sinks.get(&sink.name) {
-            Some(SinkConfig::RabbitMq(_)) => Binding::Amqp,
-            Some(SinkConfig::Kafka(_) | SinkConfig::Stdout | SinkConfig::Null) | None => Binding::Kafka,
-        };
+        let binding = |sink: &Feed| config.sinks.get(&sink.name).map_or(Binding::Kafka, |sink| sink.broker().binding());
         let sinks: HashMap<_, _> = feeds.iter().map(|feed| (feed.name.clone(), binding(feed))).collect();
         if let Some(route) = config.routes.iter().find(|route| !sinks.contains_key(&route.sink)) {
             let names: BTreeSet<_> = sinks.keys().map(String::as_str).collect();
@@ -91,7 +88,9 @@ impl Relay {
         database::options(&config.database).map_err(unusable)?;
         let login = database::Login::Configured(config.database.clone());
         let mut context = Context::new(config, login, metrics, health, ProcessKind::Relay);
-        context.traces = Traces::new(&context.config, &context.owner)?;
+        let system = |(name, sink): (&String, &SinkConfig)| (name.clone(), sink.broker().system());
+        let systems = context.config.sinks.iter().map(system).collect();
+        context.traces = Traces::new(&context.config, &context.owner, systems)?;
         Ok(Self { context: Arc::new(context), routes, feeds })
     }
 

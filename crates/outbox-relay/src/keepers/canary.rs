@@ -18,10 +18,7 @@ use crate::{
     database,
     driver_errors::{Trouble, explain},
     pipeline::read::route::Routes,
-    sink::{
-        PublishError,
-        arrivals::{Arrivals, listen},
-    },
+    sink::{PublishError, arrivals::Arrivals},
     state::context::Context,
 };
 
@@ -85,7 +82,8 @@ async fn fly(context: &Context, topic: &str, deadline: Instant) -> Result<Durati
     let destination = resolved.map_err(|_no_route| Lost::NoRoute)?.destination;
     let sink = context.config.sinks.get(&destination.sink).ok_or(Lost::NoRoute)?;
     let mut db = database::connect(&context.login).await?;
-    let mut arrivals = listen(sink, &destination, deadline.min(Instant::now() + LISTEN)).await?.ok_or(Lost::NoRoute)?;
+    let until = deadline.min(Instant::now() + LISTEN);
+    let mut arrivals = sink.broker().listen(&destination, until).await?.ok_or(Lost::NoRoute)?;
     let outcome = there_and_back(&mut db, arrivals.as_mut(), (topic, lane), deadline).await;
     arrivals.close().await;
     // The outcome stands, however the connection ends.

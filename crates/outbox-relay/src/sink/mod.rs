@@ -1,13 +1,15 @@
 //! The relay's view of a broker: one small trait, and the ways in which a publish can fail.
 
 mod apart;
-pub(crate) mod arrivals;
+#[doc(hidden)]
+pub mod arrivals;
+#[doc(hidden)]
+pub mod broker;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
+mod feed;
 #[cfg(feature = "kafka")]
 pub mod kafka;
-#[doc(hidden)]
-pub mod make;
 pub mod null;
 pub(crate) mod progress;
 #[cfg(feature = "rabbitmq")]
@@ -23,7 +25,7 @@ use async_trait::async_trait;
 use outbox_core::Contents;
 use uuid::Uuid;
 
-pub use self::make::Feed;
+pub use self::feed::Feed;
 use self::progress::Progress;
 pub use crate::destination::Destination;
 

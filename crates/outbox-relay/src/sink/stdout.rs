@@ -2,6 +2,7 @@
 
 use std::{
     io::{self, Write},
+    sync::Arc,
     time::Instant,
 };
 
@@ -9,7 +10,8 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use super::{KeyOrder, Outcome, Outgoing, PublishError, Receipt, Sink};
+use super::{Feed, KeyOrder, Outcome, Outgoing, PublishError, Receipt, Sink, broker::Broker};
+use crate::error::RunError;
 
 /// One JSON line per message on standard output, for trying out and for piping into other programs.
 ///
@@ -17,6 +19,15 @@ use super::{KeyOrder, Outcome, Outgoing, PublishError, Receipt, Sink};
 /// `payload_hex`). A tombstone has `"payload": null`, a message without key `"key": null`. `headers` is a list of
 /// pairs, in order. A message counts as sent when its line is written and flushed.
 pub struct Stdout(Mutex<Box<dyn Write + Send>>);
+
+/// The settings: there are none. Its reader may stop, so it has a thread of its own.
+pub(crate) struct OwnOutput;
+
+impl Broker for OwnOutput {
+    fn feed(&self, name: &str) -> Result<Feed, RunError> {
+        Ok(Feed::new(name, Arc::new(Stdout::new()), 1, 1000))
+    }
+}
 
 impl Stdout {
     /// Writes to the process's standard output.

@@ -5,13 +5,16 @@ mod otlp;
 #[cfg(not(feature = "otlp"))]
 mod without;
 
-use std::{sync::Arc, time::Instant};
+use std::{collections::HashMap, sync::Arc, time::Instant};
 
 #[cfg(feature = "otlp")]
 pub(crate) use self::otlp::{Link, Traces};
 #[cfg(not(feature = "otlp"))]
 pub(crate) use self::without::{Link, Traces};
 use crate::destination::Destination;
+
+/// The names of sinks, and those of their brokers in the conventions.
+pub(crate) type Systems = HashMap<String, &'static str>;
 
 /// The times of a claim, and those of its messages whose trace is sampled.
 #[derive(Debug)]

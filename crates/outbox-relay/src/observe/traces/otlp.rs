@@ -25,12 +25,12 @@ use outbox_core::store::settle::Settlement;
 use ureq::{Agent, tls::RootCerts};
 use url::Url;
 
-use super::{ClaimTrace, Traced};
+use super::{ClaimTrace, Systems, Traced};
 use crate::{
     destination::Destination,
     error::RunError,
     observe::client::agent,
-    settings::{Config, SinkConfig, is_local},
+    settings::{Config, is_local},
 };
 
 /// The time that one export may take.
@@ -59,12 +59,12 @@ pub(crate) struct Traces {
     tracer: SdkTracer,
     propagator: TraceContextPropagator,
     /// The sinks, with the names that the conventions have for their brokers.
-    systems: HashMap<String, &'static str>,
+    systems: Systems,
 }
 
 impl Traces {
     /// Makes the exporter; `None` if no endpoint is configured. It does not connect yet.
-    pub(crate) fn new(config: &Config, owner: &str) -> Result<Option<Self>, RunError> {
+    pub(crate) fn new(config: &Config, owner: &str, systems: Systems) -> Result<Option<Self>, RunError> {
         let Some(endpoint) = &config.tracing.otlp_endpoint else { return Ok(None) };
         let unusable = |error: &dyn std::fmt::Display| {
             RunError::configuration(format!("`tracing.otlp_endpoint` cannot be used: {error}"))
@@ -96,12 +96,6 @@ impl Traces {
             .with_resource(resource.build())
             .with_span_processor(BatchSpanProcessor::builder(exporter).with_batch_config(batches).build())
             .build();
-        let system = |sink: &SinkConfig| match sink {
-            SinkConfig::Kafka(_) => "kafka",
-            SinkConfig::RabbitMq(_) => "rabbitmq",
-            SinkConfig::Stdout | SinkConfig::Null => "none",
-        };
-        let systems = config.sinks.iter().map(|(name, sink)| (name.clone(), system(sink))).collect();
         let tracer = provider.tracer("mysql-outbox-relay");
         Ok(Some(Self { provider, tracer, propagator: TraceContextPropagator::new(), systems }))
     }

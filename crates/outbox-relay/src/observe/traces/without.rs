@@ -4,7 +4,7 @@ use std::future::Ready;
 
 use outbox_core::store::settle::Settlement;
 
-use super::ClaimTrace;
+use super::{ClaimTrace, Systems};
 use crate::{error::RunError, settings::Config};
 
 /// There is none.
@@ -16,7 +16,7 @@ pub(crate) enum Traces {}
 pub(crate) enum Link {}
 
 impl Traces {
-    pub(crate) fn new(config: &Config, _: &str) -> Result<Option<Self>, RunError> {
+    pub(crate) fn new(config: &Config, _: &str, _: Systems) -> Result<Option<Self>, RunError> {
         match config.tracing.otlp_endpoint {
             Some(_) => {
                 Err(RunError::configuration("this relay was built without OTLP: leave `tracing.otlp_endpoint` out"))

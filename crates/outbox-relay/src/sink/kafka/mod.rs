@@ -52,10 +52,9 @@ use self::{
     fence::Ticket,
     reports::{OpenBatch, Report, Reports, turned_away},
 };
-use super::{KeyOrder, Outcome, Outgoing, PublishError, Receipt, Sink};
-use crate::settings;
+use super::{Feed, KeyOrder, Outcome, Outgoing, PublishError, Receipt, Sink, arrivals::Arrivals, broker::Broker};
+use crate::{destination::Destination, error::RunError, settings};
 
-pub(crate) use self::arrivals::KafkaArrivals;
 pub use self::properties::check_properties;
 #[doc(hidden)]
 pub use self::{
@@ -93,6 +92,25 @@ pub enum KafkaConfigError {
         /// The necessary change.
         problem: String,
     },
+}
+
+#[async_trait]
+impl Broker for settings::KafkaConfig {
+    fn feed(&self, name: &str) -> Result<Feed, RunError> {
+        Ok(Feed::direct(name, Arc::new(Kafka::new(name, self).map_err(RunError::configuration)?), 64, 1000))
+    }
+
+    fn system(&self) -> &'static str {
+        "kafka"
+    }
+
+    async fn listen(
+        &self,
+        destination: &Destination,
+        deadline: Instant,
+    ) -> Result<Option<Box<dyn Arrivals>>, PublishError> {
+        Ok(Some(Box::new(arrivals::KafkaArrivals::listen(self, &destination.target, deadline).await?)))
+    }
 }
 
 impl Kafka {

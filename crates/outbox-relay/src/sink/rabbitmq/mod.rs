@@ -40,7 +40,6 @@ use futures_util::future::join_all;
 use lapin::uri::AMQPUri;
 use tokio::{sync::Mutex, time::timeout_at};
 
-pub(crate) use self::arrivals::QueueArrivals;
 #[doc(hidden)]
 pub use self::session::{BrokerSession, ChannelFailure};
 use self::{
@@ -48,8 +47,12 @@ use self::{
     link::{Link, blocked},
     round::{ReadyPublish, Round, guilty, late, unroutable},
 };
-use super::{KeyOrder, Outcome, Outgoing, PublishError, Sink};
-use crate::settings;
+use super::{Feed, KeyOrder, Outcome, Outgoing, PublishError, Sink, arrivals::Arrivals, broker::Broker};
+use crate::{
+    destination::Destination,
+    error::RunError,
+    settings::{self, Binding},
+};
 
 /// Seconds between heartbeats, unless the URL has another value: a vanished broker is noticed after two.
 const HEARTBEAT: u16 = 10;
@@ -72,6 +75,34 @@ pub enum RabbitMqConfigError {
     /// The URL is not valid.
     #[error("sink {0}: the URL does not read as amqp://user:password@host:port/vhost")]
     Url(String),
+}
+
+#[async_trait]
+impl Broker for settings::RabbitMqConfig {
+    fn feed(&self, name: &str) -> Result<Feed, RunError> {
+        let sink = RabbitMq::new(name, self).map_err(RunError::configuration)?;
+        Ok(Feed::direct(name, Arc::new(sink), self.channels, self.window))
+    }
+
+    fn binding(&self) -> Binding {
+        Binding::Amqp
+    }
+
+    fn system(&self) -> &'static str {
+        "rabbitmq"
+    }
+
+    /// A queue cannot be read beside its consumers. So there must be an exchange.
+    async fn listen(
+        &self,
+        destination: &Destination,
+        deadline: Instant,
+    ) -> Result<Option<Box<dyn Arrivals>>, PublishError> {
+        if destination.target.is_empty() {
+            return Ok(None);
+        }
+        Ok(Some(Box::new(arrivals::QueueArrivals::listen(self, destination, deadline).await?)))
+    }
 }
 
 impl RabbitMq {
