@@ -4,5 +4,5 @@ use std::process::ExitCode;
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    mysql_outbox::cli::main().await
+    Box::pin(mysql_outbox::cli::main()).await
 }

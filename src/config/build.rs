@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, time::Duration};
 use outbox_relay::settings::default_owner;
 
 use super::{
-    ApiConfig, Binding, Canary, Config, Database, Envelope, Http, KafkaConfig, Log, Management, RabbitMqConfig,
-    RelayConfig, Retention, RetryConfig, Route, Secret, SinkConfig, Tracing,
+    ApiConfig, Binding, Canary, Config, Database, Envelope, Http, KafkaConfig, Log, LogLogin, Management,
+    RabbitMqConfig, RelayConfig, Retention, RetryConfig, Route, Secret, SinkConfig, Tracing,
     keys::{ENVELOPES, ORDERS, SINK_TYPES, SinkType},
     path::{KeyPath, key},
     reader::SettingsReader,
@@ -39,7 +39,9 @@ impl SettingsReader {
 
     fn database(&mut self) -> Database {
         let (url, password) = self.url(&key!("database.url"), &key!("database.password"), &["mysql", "mariadb"]);
-        Database::read(self, "", (url.unwrap_or_else(|| Secret::new("")), password))
+        let log_password = self.secret(&key!("database.log_password"));
+        let log = self.text(&key!("database.log_user")).map(|user| LogLogin::new(user.to_owned(), log_password));
+        Database::read(self, "", (url.unwrap_or_else(|| Secret::new("")), password, log))
     }
 
     /// Returns the listener, whatever else is wrong.

@@ -148,6 +148,10 @@ impl SettingsReader {
     }
 
     fn check_database(&mut self, config: &Config) {
+        let password = self.first_given(&["database.log_password", "database.log_password_file"]);
+        if config.database.log.is_none() && self.settings.values.contains_key(password) {
+            self.add(password, format!("`{password}` needs `database.log_user`"));
+        }
         let text = config.database.url.text();
         if text.is_empty() {
             return;

@@ -24,8 +24,9 @@ mod source;
 mod value;
 
 pub use outbox_relay::settings::{
-    AfterDead, ApiConfig, Binding, Canary, Config, Database, Envelope, Http, KafkaConfig, Log, LogFormat, Management,
-    OnRejected, RabbitMqConfig, RelayConfig, Retention, RetryConfig, Role, Route, Secret, SinkConfig, Tracing,
+    AfterDead, ApiConfig, Binding, Canary, Config, Database, Envelope, Http, KafkaConfig, Log, LogFormat, LogLogin,
+    Management, OnRejected, RabbitMqConfig, RelayConfig, Retention, RetryConfig, Role, Route, Secret, SinkConfig,
+    Tracing,
 };
 
 pub use self::{

@@ -19,7 +19,9 @@ pub(super) async fn examine(db: &mut MySqlConnection, config: &Config, found: &[
     }
     let server = doctor::server(db).await.ok()?;
     let is_mariadb = server.variables.get("version").is_some_and(|it| it.contains("MariaDB"));
-    Some(finding(&refused, &account(&server.account), is_mariadb))
+    let own = account(&server.account);
+    let other = config.database.log.as_ref().map(|log| account(&format!("{}@%", log.user)));
+    Some(finding(&refused, &other.unwrap_or(own), is_mariadb))
 }
 
 fn finding(refused: &Refused, account: &str, is_mariadb: bool) -> Finding {

@@ -149,6 +149,22 @@ fn a_password_goes_to_another_machine_by_tls_unless_the_configuration_says_other
 }
 
 #[test]
+fn the_login_that_reads_the_log_needs_a_name_and_keeps_its_password() {
+    let alone = Case::new(GOOD).variable("RELAY__DATABASE__LOG_PASSWORD", "hunter2");
+    assert_eq!(
+        alone.problems(),
+        ["variable RELAY__DATABASE__LOG_PASSWORD: `database.log_password` needs `database.log_user`"]
+    );
+    let named = alone.set("database.log_user", "outbox_log");
+    let loaded = named.load();
+    assert_eq!(loaded.config.database.log.as_ref().map(|log| log.user.as_str()), Some("outbox_log"));
+    assert!(!format!("{loaded:?}").contains("hunter2"));
+    let remote = "mysql://relay@db.example/shop?ssl-mode=disabled";
+    let problems = named.variable("RELAY__DATABASE__URL", remote).problems().concat();
+    assert!(problems.contains("without TLS"), "{problems}");
+}
+
+#[test]
 fn the_files_of_a_rabbitmq_sink_are_looked_into() {
     let case = Case::new(&format!(
         "{GOOD}{RABBIT}url = \"amqps://u@rabbit\"\nca_file = \"/nowhere/ca.pem\"\nkey_file = \"/nowhere/key.pem\"\n"

@@ -20,6 +20,7 @@ use testkit::{
     proxy::{Direction, Proxy},
     servers::{Flavor, MySqlOptions},
 };
+use url::Url;
 
 use crate::stage::PATIENCE;
 
@@ -30,6 +31,7 @@ on_both_databases!(
     a_prepared_transaction_shows_its_rows_at_its_preparation,
     each_missing_condition_is_named,
     an_account_without_the_privilege_is_named,
+    another_account_may_read_the_log,
     a_stream_that_is_killed_ends,
     a_stream_without_a_sign_of_life_ends,
     a_table_that_was_changed_ends_the_stream,
@@ -40,8 +42,12 @@ on_both_databases!(
 
 /// Opens a stream with the login of this address.
 async fn try_open(url: &str) -> Result<Log, Refused> {
+    open_with(&[("RELAY__DATABASE__URL", url)]).await
+}
+
+async fn open_with(variables: &[(&str, &str)]) -> Result<Log, Refused> {
     let mut inputs = Inputs::default();
-    inputs.variables.push(("RELAY__DATABASE__URL".to_owned(), url.to_owned()));
+    inputs.variables.extend(variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
     let Ok(loaded) = load_for_database(&inputs) else { unreachable!("an address is a configuration") };
     Log::open(&loaded.config.database, "relay-1").await
 }
@@ -307,6 +313,28 @@ async fn an_account_without_the_privilege_is_named(flavor: Flavor) -> Result<()>
     let mut log = try_open(&database.url_as(Account::RelayWithTail)?).await?;
     database.execute("INSERT INTO outbox_pending (id) VALUES (7)").await?;
     assert_eq!(pending(&mut log, 1).await?, [7]);
+    Ok(())
+}
+
+async fn another_account_may_read_the_log(flavor: Flavor) -> Result<()> {
+    let database = Database::create(flavor).await?;
+    let (relay, reader) = (database.url_as(Account::Relay)?, database.url_as(Account::RelayWithTail)?);
+    let reader = Url::parse(&reader)?;
+    let password = tempfile::NamedTempFile::new()?;
+    std::fs::write(&password, reader.password().context("it has no password")?)?;
+    let file = password.path().display().to_string();
+    let with = |user| {
+        [
+            ("RELAY__DATABASE__URL", &*relay),
+            ("RELAY__DATABASE__LOG_USER", user),
+            ("RELAY__DATABASE__LOG_PASSWORD_FILE", &*file),
+        ]
+    };
+    let mut log = open_with(&with(reader.username())).await?;
+    database.execute("INSERT INTO outbox_pending (id) VALUES (7)").await?;
+    assert_eq!(pending(&mut log, 1).await?, [7]);
+    let found = open_with(&with("outbox_relay")).await.err().context("it is open")?;
+    ensure!(found.reason == Reason::Privilege, "{found:?}");
     Ok(())
 }
 

@@ -42,7 +42,8 @@ pub fn options(database: &Database) -> Result<MySqlConnectOptions, sqlx::Error> 
     let wrong = |text: &str| sqlx::Error::Configuration(text.into());
     let url = Url::parse(&database.url.current()).map_err(|_secret| wrong("it does not read as a URL"))?;
     let mut options = MySqlConnectOptions::from_url(&url)?.disable_statement_logging();
-    let has_password = url.password().is_some() || database.password.is_some();
+    let log_password = database.log.as_ref().and_then(|log| log.password.as_ref());
+    let has_password = url.password().is_some() || database.password.is_some() || log_password.is_some();
     if let Some(password) = &database.password {
         options = options.password(&password.current());
     }

@@ -1,4 +1,4 @@
-//! The login of a stream: that of the relay's own connections.
+//! The login of a stream: that of the relay's own connections, or another account on the same server.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -6,7 +6,10 @@ use mysql_async::{ClientIdentity, Opts, OptsBuilder, SslOpts};
 use outbox_core::sqlx::{self, mysql::MySqlSslMode};
 use url::Url;
 
-use crate::{database, settings::Database};
+use crate::{
+    database,
+    settings::{Database, Secret},
+};
 
 /// The options of a stream, in the order in which they are tried, and the schema. Reads the files of secrets.
 pub(crate) fn logins(database: &Database) -> Result<(Vec<Opts>, String), sqlx::Error> {
@@ -15,12 +18,15 @@ pub(crate) fn logins(database: &Database) -> Result<(Vec<Opts>, String), sqlx::E
     let url = Url::parse(&database.url.current()).map_err(|_secret| wrong("it does not read as a URL"))?;
     let schema = options.get_database().ok_or_else(|| wrong("it names no database"))?.to_owned();
     let own = Opts::from_url(&bare(&url)).map_err(|_secret| wrong("the driver of the binary log does not take it"))?;
-    let password = database.password.as_ref().map(|password| password.current().into_owned());
-    let password = password.or_else(|| own.pass().map(str::to_owned));
+    let given = |password: &Option<Secret>| password.as_ref().map(|password| password.current().into_owned());
+    let (user, password) = match &database.log {
+        Some(log) => (log.user.as_str(), given(&log.password)),
+        None => (options.get_username(), given(&database.password).or_else(|| own.pass().map(str::to_owned))),
+    };
     let base = OptsBuilder::default()
         .ip_or_hostname(options.get_host().trim_matches(['[', ']']))
         .tcp_port(options.get_port())
-        .user(Some(options.get_username()))
+        .user(Some(user))
         .pass(password)
         .db_name(Some(&schema))
         .prefer_socket(false)

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use super::{
-    AfterDead, Binding, Envelope, Management, OnRejected, Secret,
+    AfterDead, Binding, Envelope, LogLogin, Management, OnRejected, Secret,
     process::{ApiConfig, Canary, Http, Log, Tracing},
     section::{Words, section, words},
     value::ValueKind,
@@ -128,12 +128,20 @@ section! {
         password: Secret = Optional "secret";
         /// A file with the password.
         password_file: File = Optional "/run/secrets/database_password";
+        /// The account that reads the binary log (`relay.tail`), on the same server. Not set: that of the URL.
+        log_user: Text = Optional "outbox_log";
+        /// Its password.
+        log_password: Secret = Optional "secret";
+        /// A file with that password.
+        log_password_file: File = Optional "/run/secrets/log_password";
     }
     given {
         /// `mysql://user@host:port/database`, and the password if it is not given apart.
         url: Secret;
         /// The password, if it is not part of the URL.
         password: Option<Secret>;
+        /// The login that reads the binary log; `None`: that of the URL.
+        log: Option<LogLogin>;
     }
     read {
         /// Allows a password to go to another machine without TLS (`?ssl-mode=DISABLED`): the network between the two

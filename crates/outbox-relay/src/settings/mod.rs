@@ -54,7 +54,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
-            database: Database::read(&Nothing, "", (Secret::new(""), None)),
+            database: Database::read(&Nothing, "", (Secret::new(""), None, None)),
             relay: RelayConfig::read(&Nothing, "", (default_owner(),)),
             retry: RetryConfig::read(&Nothing, "", ()),
             retention: Retention::read(&Nothing, "", ()),
@@ -119,6 +119,16 @@ pub enum SinkConfig {
     Null,
 }
 
+/// An account that reads the binary log.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct LogLogin {
+    /// Its name.
+    pub user: String,
+    /// Its password.
+    pub password: Option<Secret>,
+}
+
 /// RabbitMQ's management API.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
@@ -134,6 +144,14 @@ impl Retention {
     #[doc(hidden)]
     pub fn check_window(&self) -> Result<(), WindowTooShort> {
         check_window(self.inbox, if self.sent.is_zero() { Duration::MAX } else { self.sent })
+    }
+}
+
+impl LogLogin {
+    /// Returns this account.
+    #[must_use]
+    pub const fn new(user: String, password: Option<Secret>) -> Self {
+        Self { user, password }
     }
 }
 
