@@ -20,9 +20,8 @@ use testkit::{
     proxy::{Direction, Proxy},
     servers::{Flavor, MySqlOptions},
 };
-use url::Url;
 
-use crate::stage::PATIENCE;
+use crate::stage::{PATIENCE, account};
 
 on_both_databases!(
     commits_come_in_their_order_and_nothing_else,
@@ -316,10 +315,16 @@ async fn an_account_without_the_privilege_is_named(flavor: Flavor) -> Result<()>
     Ok(())
 }
 
+/// The rights that `deploy/grants/tail.sql` names for an account that does nothing else.
+const READER: &str = "GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO '{user}'@'%'; \
+    GRANT SELECT ON outbox_messages TO '{user}'@'%'; GRANT SELECT ON outbox_pending TO '{user}'@'%'; \
+    GRANT SELECT ON outbox_delayed TO '{user}'@'%'; GRANT SELECT ON outbox_dead TO '{user}'@'%'; \
+    GRANT SELECT ON outbox_claims TO '{user}'@'%'";
+
 async fn another_account_may_read_the_log(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
-    let (relay, reader) = (database.url_as(Account::Relay)?, database.url_as(Account::RelayWithTail)?);
-    let reader = Url::parse(&reader)?;
+    let relay = database.url_as(Account::Relay)?;
+    let reader = account(&database, READER).await?;
     let password = tempfile::NamedTempFile::new()?;
     std::fs::write(&password, reader.password().context("it has no password")?)?;
     let file = password.path().display().to_string();
