@@ -63,6 +63,7 @@ async fn renew(
     }
     let lease::Renewed { prolonged, standing } = renewed?;
     let [prolonged, standing] = [prolonged, standing].map(HashSet::<ClaimLease>::from_iter);
+    // A tail that is gone loses its parts in `Tail::became`.
     tails.iter().filter(|tail| prolonged.contains(&tail.lease)).for_each(|tail| tail.prolong(until));
     for tenure in tenures {
         if prolonged.contains(&tenure.lease) {

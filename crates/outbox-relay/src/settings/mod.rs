@@ -1,5 +1,5 @@
 //! The settings of a relay or a worker, as plain structs. Each key of the program's configuration is one entry of
-//! a table (`keys`), which says its default, too.
+//! a table (`sections`, `process`), which says its default, too.
 
 #[doc(hidden)]
 pub mod keys;
@@ -7,6 +7,7 @@ mod process;
 mod secret;
 #[doc(hidden)]
 pub mod section;
+mod sections;
 #[doc(hidden)]
 pub mod value;
 
@@ -17,9 +18,9 @@ use url::Url;
 
 use self::section::Nothing;
 pub use self::{
-    keys::{Database, KafkaConfig, RabbitMqConfig, RelayConfig, Retention, RetryConfig, Route},
     process::{ApiConfig, Canary, Http, Log, Tracing},
     secret::Secret,
+    sections::{Database, KafkaConfig, RabbitMqConfig, RelayConfig, Retention, RetryConfig, Route},
 };
 
 /// All settings. Those of the program come from its file, the environment and flags.

@@ -3,7 +3,7 @@
 //! A lease is the right to publish the messages of a claim and to write their outcomes back. The database's clock
 //! decides when it ends. By its own monotonic clock, this process only knows that a lease lasts at least `lease` from
 //! the moment at which the last renewal was *sent*. It starts no publish that could last longer. The token fences all
-//! its writes in any case: a process that was paused past its lease changes nothing.
+//! its writes in any case: a process whose claim was taken over changes nothing.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -46,7 +46,7 @@ enum Hold {
     Settling {
         may_return: bool,
     },
-    /// Another relay has taken it over.
+    /// Its row is gone: its messages are pending again.
     Lost,
     /// Its outcomes cannot be written back: it is left to its lease.
     Abandoned,
@@ -131,7 +131,7 @@ impl Tenure {
     }
 
     /// Gives up a claim whose outcomes cannot be written back. It is not renewed, and its messages and those behind
-    /// them are not claimed until another relay has taken it over.
+    /// them are not claimed until a relay has taken it over.
     pub fn abandon(&self) {
         *self.hold.lock() = Hold::Abandoned;
     }

@@ -30,7 +30,7 @@ mod turn;
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-pub use outbox_consumer::{BoxError, Delivery, Failure, Handler, Router, Unknown, handler_fn, stop_signal};
+pub use outbox_consumer::{BoxError, Delivery, Failure, Handler, Router, Unknown, handler_fn, in_span, stop_signal};
 use outbox_core::{sqlx::mysql::MySqlConnectOptions, store::settle::losses::Losses};
 use tokio::{
     sync::{Mutex, mpsc, watch},

@@ -315,7 +315,7 @@ impl Settler {
         self.settled.send(Settled { lease, pass }).ok();
     }
 
-    /// Notes a lost claim: another relay took it over, so the fence let nothing be written.
+    /// Notes a lost claim: it was taken over, so the fence let nothing be written.
     fn lost(&self, finished: &Finished) {
         let sent = finished.settlement.sent.len();
         self.context.metrics.possible_duplicates_total.with_label_values(&["takeover"]).inc_by(sent as u64);
@@ -325,7 +325,7 @@ impl Settler {
         tracing::warn!(
             claim_id = finished.tenure.claim_id,
             sent,
-            "the lease was lost before the claim was settled: nothing was written, another relay sends its messages again"
+            "the lease was lost before the claim was settled: nothing was written, and its messages are sent again"
         );
     }
 

@@ -385,7 +385,7 @@ impl Tail {
         }
         if found.claim.is_none() {
             if executed.is_none() {
-                tracing::warn!(lane = self.lane, "the tail was lost: another relay sends its messages again");
+                tracing::warn!(lane = self.lane, "the tail was lost: its messages are sent again");
             }
             self.leave(&mut state);
             // Its parts must not be published.
