@@ -174,7 +174,7 @@ impl Look {
         next.is_none()
     }
 
-    /// Chooses, as `relay::claim` does.
+    /// Chooses, as `outbox_relay::pipeline::claim` does.
     pub(crate) fn choose(self, protocol: &Protocol, db: &Database, relay: &mut Relay) -> Claimer {
         let (seen, own) = (self.seen(protocol), self.own.iter().map(|own| tenure(protocol, own)).collect::<Vec<_>>());
         let mut barred = self.bar(protocol, relay, &seen, &own);

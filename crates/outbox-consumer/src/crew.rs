@@ -15,8 +15,8 @@ use crate::{
 
 /// A message's place at its broker: for its acknowledgement.
 pub(crate) trait Acknowledge: Send + 'static {
-    /// Answers the broker, if it is answered message by message. Returns the verdict that is left to carry out.
-    fn settle(&self, delivery: &Delivery, verdict: Decision) -> impl Future<Output = Decision> + Send;
+    /// Answers the broker, if it is answered message by message. Returns the decision that is left to carry out.
+    fn settle(&self, delivery: &Delivery, decision: Decision) -> impl Future<Output = Decision> + Send;
 
     /// Notes whether the message waits behind an earlier one of its key.
     fn waits(&self, _delivery: &Delivery, _waits: bool) {}
@@ -32,7 +32,7 @@ pub(crate) struct CrewJob<T> {
 /// A message that is decided.
 pub(crate) struct FinishedTask<T> {
     pub(crate) job: CrewJob<T>,
-    pub(crate) verdict: Decision,
+    pub(crate) decision: Decision,
 }
 
 pub(crate) struct Crew<H, T> {
@@ -71,24 +71,24 @@ impl<H: Handler, T: Acknowledge> Crew<H, T> {
         job.tag.waits(&job.delivery, false);
         let processor = Arc::clone(&self.processor);
         self.tasks.spawn(async move {
-            let verdict = processor.process(&mut job.delivery, &job.stop).await;
-            let verdict = job.tag.settle(&job.delivery, verdict).await;
-            if job.delivery.is_guilty && !matches!(verdict, Decision::Undecided) {
+            let decision = processor.process(&mut job.delivery, &job.stop).await;
+            let decision = job.tag.settle(&job.delivery, decision).await;
+            if job.delivery.is_guilty && !matches!(decision, Decision::Undecided) {
                 processor.survived(job.delivery.id, true).await;
             }
-            FinishedTask { job, verdict }
+            FinishedTask { job, decision }
         });
     }
 
     /// Waits for the next message with an outcome; `None` if nothing is in flight. May be cancelled.
     pub(crate) async fn next(&mut self) -> Option<Result<FinishedTask<T>, ConsumerError>> {
         loop {
-            let FinishedTask { job, verdict } = match self.tasks.join_next().await? {
+            let FinishedTask { job, decision } = match self.tasks.join_next().await? {
                 Ok(finished) => finished,
                 Err(error) => return Some(Err(ConsumerError::Internal(error.to_string()))),
             };
             let key = order_key(&job.delivery);
-            if matches!(verdict, Decision::Later) {
+            if matches!(decision, Decision::Later) {
                 // The missing message may be among the later arrivals of the key.
                 let number = sequence::number(&job.delivery).map(|(number, _)| number);
                 let before = |it: &CrewJob<T>| sequence::number(&it.delivery).map(|(number, _)| number) < number;
@@ -102,7 +102,7 @@ impl<H: Handler, T: Acknowledge> Crew<H, T> {
                 self.start(next);
             }
             self.count(-1);
-            return Some(Ok(FinishedTask { job, verdict }));
+            return Some(Ok(FinishedTask { job, decision }));
         }
     }
 

@@ -1,4 +1,4 @@
-//! One message, from its arrival to its verdict.
+//! One message, from its arrival to its decision.
 
 use std::{io, panic::AssertUnwindSafe};
 
@@ -24,7 +24,7 @@ use crate::{
     retry::NextTry,
     sequence::{self, SequenceStep},
     starts::{ALONE, MOST, Starts},
-    unfinished::{PartitionProgress, Unfinished},
+    unfinished::{MessageProgress, Unfinished},
 };
 
 /// The answer to the broker about a message.
@@ -92,7 +92,7 @@ impl<H: Handler> Processor<H> {
         self.inbox.consumer()
     }
 
-    /// Tries until the message has a verdict, or `stop` is cancelled between two attempts.
+    /// Tries until the message has a decision, or `stop` is cancelled between two attempts.
     pub(crate) async fn process(&self, delivery: &mut Delivery, stop: &CancellationToken) -> Decision {
         let mut progress = self.unfinished.take(delivery.id);
         delivery.attempt = delivery.attempt.max(progress.attempt);
@@ -100,17 +100,17 @@ impl<H: Handler> Processor<H> {
         if self.is_near_its_limit(delivery) {
             progress.until = Instant::now();
         }
-        let verdict = self.decide(delivery, &mut progress, stop).await;
-        if matches!(verdict, Decision::Undecided) {
-            self.unfinished.keep(delivery.id, PartitionProgress { attempt: delivery.attempt, ..progress });
+        let decision = self.decide(delivery, &mut progress, stop).await;
+        if matches!(decision, Decision::Undecided) {
+            self.unfinished.keep(delivery.id, MessageProgress { attempt: delivery.attempt, ..progress });
         }
-        verdict
+        decision
     }
 
     async fn decide(
         &self,
         delivery: &mut Delivery,
-        progress: &mut PartitionProgress,
+        progress: &mut MessageProgress,
         stop: &CancellationToken,
     ) -> Decision {
         loop {

@@ -16,7 +16,7 @@ const FORGET: Duration = Duration::from_secs(3600);
 
 /// How far a message has come.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct PartitionProgress {
+pub(crate) struct MessageProgress {
     /// The number of its next attempt.
     pub(crate) attempt: u32,
     /// Its failures, which decide the next wait.
@@ -27,27 +27,27 @@ pub(crate) struct PartitionProgress {
     pub(crate) streak: Streak,
 }
 
-impl PartitionProgress {
+impl MessageProgress {
     fn new() -> Self {
         Self { attempt: 1, failures: 0, until: Instant::now(), streak: Streak::default() }
     }
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Unfinished(Mutex<HashMap<Uuid, PartitionProgress>>);
+pub(crate) struct Unfinished(Mutex<HashMap<Uuid, MessageProgress>>);
 
 impl Unfinished {
-    fn messages(&self) -> MutexGuard<'_, HashMap<Uuid, PartitionProgress>> {
+    fn messages(&self) -> MutexGuard<'_, HashMap<Uuid, MessageProgress>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes out what is known of a message.
-    pub(crate) fn take(&self, id: Uuid) -> PartitionProgress {
-        self.messages().remove(&id).unwrap_or_else(PartitionProgress::new)
+    pub(crate) fn take(&self, id: Uuid) -> MessageProgress {
+        self.messages().remove(&id).unwrap_or_else(MessageProgress::new)
     }
 
     /// Remembers a message that goes back.
-    pub(crate) fn keep(&self, id: Uuid, progress: PartitionProgress) {
+    pub(crate) fn keep(&self, id: Uuid, progress: MessageProgress) {
         let (mut messages, now) = (self.messages(), Instant::now());
         if messages.len() >= MOST {
             messages.retain(|_, it| now.saturating_duration_since(it.until) < FORGET);

@@ -3,7 +3,8 @@
 //! - [`worker`]: a service works on messages itself, in one transaction with its own writes, without a broker.
 //! - [`sink`]: publishing to brokers. [`sink::Sink`] is the trait of a sink, [`sink::conformance`] checks an
 //!   implementation, and [`run::Relay`] runs it. The example `custom-sink` is complete.
-//! - [`settings`] and [`observe::metrics`]: those of the program `relay`, which is `mysql-outbox`.
+//! - [`settings`]: those of a relay or a worker; the program `relay` (package `mysql-outbox`) reads them from a file.
+//! - [`observe`]: metrics, health, and the listener for both.
 //!
 //! The other modules are hidden. They exist for the program, for the model of the protocol and for tests, and change
 //! without notice. An operator's questions and orders are a stable interface as commands with `--format json`, and over

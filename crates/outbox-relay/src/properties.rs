@@ -1,5 +1,4 @@
-//! Properties of every row that a relay reads. `PROPTEST_CASES` is the number of cases of
-//! each property.
+//! Properties of every row that a relay reads. `PROPTEST_CASES` is the number of cases of each property.
 
 use std::{collections::HashSet, sync::Arc};
 

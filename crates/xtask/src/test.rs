@@ -120,8 +120,8 @@ async fn checks(steps: &mut Vec<Step>) -> Result<Fleet> {
     fleet
 }
 
-/// The libraries with fewer features than the workspace enables together. Kafka is left out: its C library would be
-/// built once more.
+/// The libraries with fewer features than the workspace enables together. Of the consumer's, Kafka is left out:
+/// its C library would be built once more.
 const FEATURES: [&[&str]; 5] = [
     &["--package=mysql-outbox-core", "--no-default-features"],
     &["--package=mysql-outbox-consumer", "--features=rabbitmq"],

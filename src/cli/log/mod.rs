@@ -120,7 +120,7 @@ mod tests {
             ("librdkafka", Level::ERROR, true),
             ("sqlx::query", Level::WARN, false),
             ("librdkafka", Level::INFO, false),
-            ("outbox_relay::publish", Level::DEBUG, true),
+            ("outbox_relay::pipeline::publish", Level::DEBUG, true),
         ] {
             assert_eq!(is_shown(target, level), expected, "{target} {level}");
         }

@@ -77,15 +77,15 @@ struct Record {
 
 impl Acknowledge for Record {
     /// Offsets are committed by the loop; only dead messages are sent from here.
-    async fn settle(&self, delivery: &Delivery, verdict: Decision) -> Decision {
-        match (verdict, &self.dead) {
+    async fn settle(&self, delivery: &Delivery, decision: Decision) -> Decision {
+        match (decision, &self.dead) {
             (Decision::Dead(obituary), Some(dead))
                 if dead.send(delivery, &obituary, &self.place.0, &self.stop).await =>
             {
                 Decision::Done
             }
             (Decision::Dead(_), _) => Decision::Undecided,
-            (verdict, _) => verdict,
+            (decision, _) => decision,
         }
     }
 
@@ -249,7 +249,7 @@ impl<H: Handler> Group<H> {
     fn finished(&mut self, finished: &FinishedTask<Record>) {
         let Record { place, turn, offset, .. } = &finished.job.tag;
         let Some(partition) = self.partitions.get_mut(place) else { return };
-        if matches!(finished.verdict, Decision::Undecided) {
+        if matches!(finished.decision, Decision::Undecided) {
             return;
         }
         if let Some(position) = partition.offsets.decided(*offset, *turn) {

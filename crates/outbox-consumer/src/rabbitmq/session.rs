@@ -55,12 +55,12 @@ pub(super) struct Delivered {
 }
 
 impl Acknowledge for Delivered {
-    async fn settle(&self, delivery: &Delivery, verdict: Decision) -> Decision {
-        if matches!(verdict, Decision::Later | Decision::Undecided) {
-            return verdict;
+    async fn settle(&self, delivery: &Delivery, decision: Decision) -> Decision {
+        if matches!(decision, Decision::Later | Decision::Undecided) {
+            return decision;
         }
         let tell = async {
-            match &verdict {
+            match &decision {
                 Decision::Done => self.acker.ack(BasicAckOptions::default()).await,
                 Decision::Dead(_) => self.acker.reject(BasicRejectOptions { requeue: false }).await,
                 Decision::Requeue => self.acker.nack(BasicNackOptions { requeue: true, multiple: false }).await,
@@ -70,7 +70,7 @@ impl Acknowledge for Delivered {
         if !matches!(self.gone.run_until_cancelled(tell).await, Some(Ok(true))) {
             tracing::info!(message_id = %delivery.id, "the connection ended before the acknowledgement: the message comes again");
         }
-        verdict
+        decision
     }
 }
 

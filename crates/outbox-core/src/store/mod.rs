@@ -1,4 +1,5 @@
-//! Every SQL statement of the project: one short file per concern, one function per change of state.
+//! Every SQL statement of the project, but for the session of the binary log: a folder for each part of the protocol, one
+//! function per change of state.
 //!
 //! **Not part of the public API**: it changes with any release. The consumer and the relay use it from their own
 //! packages, so they require exactly their own version of this one.

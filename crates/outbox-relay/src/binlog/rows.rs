@@ -75,9 +75,9 @@ enum RowSource {
 }
 
 /// The columns that are read, in the order of the fields.
-type WantedTables = &'static [(&'static str, ColumnType)];
+type WantedColumns = &'static [(&'static str, ColumnType)];
 
-const TABLES: [(&str, RowSource, WantedTables); 5] = [
+const TABLES: [(&str, RowSource, WantedColumns); 5] = [
     (
         "outbox_messages",
         RowSource::Messages,
@@ -121,7 +121,7 @@ const TABLES: [(&str, RowSource, WantedTables); 5] = [
     ),
 ];
 
-const WAITING: WantedTables = &[
+const WAITING: WantedColumns = &[
     ("lane", ColumnType::MYSQL_TYPE_SHORT),
     ("id", ColumnType::MYSQL_TYPE_LONGLONG),
     ("key_hash", ColumnType::MYSQL_TYPE_LONGLONG),
@@ -155,7 +155,7 @@ pub(crate) async fn columns(connection: &mut Conn, schema: &str) -> Result<Colum
         name = schema;
         tables.entry(table).or_default().push(column);
     }
-    let sees = |(table, _, wanted): &(&str, RowSource, WantedTables)| {
+    let sees = |(table, _, wanted): &(&str, RowSource, WantedColumns)| {
         let columns = tables.get(*table);
         wanted.iter().all(|(column, _)| columns.is_some_and(|columns| columns.iter().any(|it| it == column)))
     };

@@ -1,4 +1,4 @@
-//! `/metrics`, `/livez` and `/readyz`, on a listener of their own.
+//! A listener of HTTP: `/metrics`, `/livez` and `/readyz`, and for the program the API.
 
 use std::{
     collections::VecDeque,
@@ -55,11 +55,13 @@ pub async fn bind(address: SocketAddr) -> Result<TcpListener, RunError> {
 }
 
 /// Opens the listener whose address has this key in the configuration.
+#[doc(hidden)]
 pub async fn bind_as(address: SocketAddr, key: &'static str) -> Result<TcpListener, RunError> {
     TcpListener::bind(address).await.map_err(|source| RunError::Listen { address, key, source })
 }
 
 /// Accepts connections.
+#[doc(hidden)]
 pub trait Listener {
     /// A connection.
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
@@ -89,6 +91,7 @@ impl Listener for UnixListener {
 }
 
 /// Answers HTTP requests.
+#[doc(hidden)]
 pub trait Respond: Clone + Send + Sync + 'static {
     /// The body of an answer.
     type Body: Body<Data: Send, Error: Into<BoxError>> + Send + 'static;
@@ -103,6 +106,7 @@ pub async fn serve(listener: TcpListener, sources: Sources, shutdown: impl Futur
 }
 
 /// Answers until `shutdown` is done. A connection serves one request within `time`.
+#[doc(hidden)]
 pub async fn serve_with(
     listener: impl Listener,
     answers: impl Respond,

@@ -148,12 +148,12 @@ pub struct ReplayPlan {
     /// Messages that are left out, by the reason.
     pub left_out: BTreeMap<&'static str, u64>,
     /// Some of the messages.
-    pub samples: Vec<ReplayedMessage>,
+    pub samples: Vec<ReplayMessage>,
 }
 
 /// A sent message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct ReplayedMessage {
+pub struct ReplayMessage {
     /// Its number in the tables.
     pub id: u64,
     /// The id that consumers see.
@@ -254,7 +254,7 @@ impl ReplayPlan {
             self.oldest.get_or_insert_with(|| sent_at.clone());
             self.newest = Some(sent_at.clone());
             if self.samples.len() < SAMPLES {
-                self.samples.push(ReplayedMessage {
+                self.samples.push(ReplayMessage {
                     id: message.id,
                     message_id: message.message_id.to_string(),
                     lane: receipt.lane,

@@ -51,7 +51,8 @@ section! {
     keys {}
     given {}
     read {
-        /// A level, or a filter such as `info,outbox_relay=debug`.
+        /// A level, or a filter such as `info,outbox_relay=debug`. Lines of the program itself have the target
+        /// `mysql_outbox`.
         level: Level = Default "info";
         /// Text for people or JSON for programs.
         format: Words(LOG_FORMATS: LogFormat) = Default "text";

@@ -85,7 +85,7 @@ macro_rules! keys {
 }
 
 /// Declares a section: its keys, and the struct that it fills. A key under `read` is a field that is read by its kind;
-/// under `keys` it has no field; a field under `given` gets its value from `build`. A key is
+/// under `keys` it has no field; a field under `given` gets its value from the caller of `read`. A key is
 ///
 /// ```text
 /// /// Its meaning, in the documentation and in the commented example, too.

@@ -11,7 +11,7 @@ use crate::{
     settings::{Binding, SinkConfig},
 };
 
-/// A type of sink.
+/// The settings of a type of sink, and what they answer for it.
 #[async_trait]
 pub trait Broker: Send + Sync {
     /// Makes the sink of this name. Needs no network.

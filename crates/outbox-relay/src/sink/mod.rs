@@ -1,4 +1,4 @@
-//! The relay's view of a broker: one small trait, and the ways in which a publish can fail.
+//! The relay's view of a broker: two small traits, and the ways in which a publish can fail.
 
 mod apart;
 #[doc(hidden)]
@@ -137,7 +137,7 @@ pub enum KeyOrder {
     OneInFlight,
 }
 
-/// A broker. The suite in `conformance` checks an implementation. Its calls may block: a sink of [`Feed::new`] has a
+/// A connection to a broker. The suite in `conformance` checks an implementation. Its calls may block: a sink of [`Feed::new`] has a
 /// thread of its own. A call that blocks delays the other calls of this sink.
 #[async_trait]
 pub trait Sink: Send + Sync + 'static {

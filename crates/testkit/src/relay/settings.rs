@@ -27,7 +27,7 @@ impl Settings {
             .set("relay", "first_destination_grace", "1s")
             .set("retry", "base", "100ms")
             .set("retry", "max", "1s")
-            .set("log", "level", "info,outbox_relay=debug")
+            .set("log", "level", "info,outbox_relay=debug,mysql_outbox=debug")
     }
 
     /// Sends everything to the broker of this topic, under the topic's own name.

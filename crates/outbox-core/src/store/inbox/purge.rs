@@ -73,10 +73,10 @@ pub async fn sequences(
     let end = rows.last().filter(|_| rows.len() as u64 == u64::from(limit)).map(|(key, _)| key.clone());
     let (mut due, mut refuses) = (Vec::new(), HashMap::new());
     for (key, state) in rows {
-        if state == PurgeState::Old && !refuses.contains_key(&key.consumer) {
+        if state == KeyAge::Old && !refuses.contains_key(&key.consumer) {
             refuses.insert(key.consumer.clone(), has_refused(conn, &key.consumer).await?);
         }
-        if state == PurgeState::Unknown || state == PurgeState::Old && refuses.get(&key.consumer) == Some(&false) {
+        if state == KeyAge::Unknown || state == KeyAge::Old && refuses.get(&key.consumer) == Some(&false) {
             due.push((key, state));
         }
     }
@@ -91,7 +91,7 @@ pub async fn sequences(
 
 /// The age of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum PurgeState {
+enum KeyAge {
     Young,
     Old,
     /// It has no time.
@@ -103,7 +103,7 @@ async fn slice(
     age: Duration,
     after: &KeyPosition,
     limit: u32,
-) -> Result<Vec<(KeyPosition, PurgeState)>, sqlx::Error> {
+) -> Result<Vec<(KeyPosition, KeyAge)>, sqlx::Error> {
     // Not (a, b, c) > (?, ?, ?), which MySQL takes for no range.
     let sql = "SELECT consumer, topic, message_key, \
                CAST(IF(seen_at IS NULL, 2, COALESCE(seen_at < UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND, 0)) AS SIGNED) \
@@ -115,9 +115,9 @@ async fn slice(
     let rows: Vec<(String, String, Vec<u8>, i64)> = query.bind(limit).fetch_all(conn).await?;
     let row = |(consumer, topic, key, state)| {
         let state = match state {
-            0 => PurgeState::Young,
-            1 => PurgeState::Old,
-            _ => PurgeState::Unknown,
+            0 => KeyAge::Young,
+            1 => KeyAge::Old,
+            _ => KeyAge::Unknown,
         };
         (KeyPosition { consumer, topic, key }, state)
     };
@@ -132,15 +132,11 @@ async fn has_refused(conn: &mut MySqlConnection, consumer: &str) -> Result<bool,
 
 /// Locks the keys that are free and still as old, then deletes them or gives them a time; returns how many were
 /// deleted.
-async fn change(
-    tx: &mut MySqlConnection,
-    age: Duration,
-    due: &[(KeyPosition, PurgeState)],
-) -> Result<u64, sqlx::Error> {
-    let lock = |(key, state): &(KeyPosition, PurgeState)| {
+async fn change(tx: &mut MySqlConnection, age: Duration, due: &[(KeyPosition, KeyAge)]) -> Result<u64, sqlx::Error> {
+    let lock = |(key, state): &(KeyPosition, KeyAge)| {
         let unchanged = match state {
-            PurgeState::Old => sql!("seen_at < UTC_TIMESTAMP(6) - INTERVAL {age} MICROSECOND", age = micros(age)),
-            PurgeState::Young | PurgeState::Unknown => sql!("seen_at IS NULL"),
+            KeyAge::Old => sql!("seen_at < UTC_TIMESTAMP(6) - INTERVAL {age} MICROSECOND", age = micros(age)),
+            KeyAge::Young | KeyAge::Unknown => sql!("seen_at IS NULL"),
         };
         sql!("SELECT 1 FROM inbox_sequence WHERE {is} AND {unchanged} FOR UPDATE SKIP LOCKED", is = key.is(), unchanged)
     };
@@ -149,14 +145,14 @@ async fn change(
     if due.is_empty() {
         return Ok(0);
     }
-    let write = |(key, state): &&(KeyPosition, PurgeState)| match state {
-        PurgeState::Old => sql!("DELETE FROM inbox_sequence WHERE {is}", is = key.is()),
-        PurgeState::Young | PurgeState::Unknown => {
+    let write = |(key, state): &&(KeyPosition, KeyAge)| match state {
+        KeyAge::Old => sql!("DELETE FROM inbox_sequence WHERE {is}", is = key.is()),
+        KeyAge::Young | KeyAge::Unknown => {
             sql!("UPDATE inbox_sequence SET seen_at = UTC_TIMESTAMP(6) WHERE {is}", is = key.is())
         }
     };
     Text::joined(due.iter().map(write), "; ").run(tx).await?;
-    Ok(due.iter().filter(|(_, state)| *state == PurgeState::Old).count() as u64)
+    Ok(due.iter().filter(|(_, state)| *state == KeyAge::Old).count() as u64)
 }
 
 /// A string of a column in ASCII.

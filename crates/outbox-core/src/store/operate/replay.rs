@@ -25,7 +25,7 @@ pub struct SentRow {
 }
 
 /// The receipts of the claims above a number, at most about `limit`, in the order of claims. Those of one claim come
-/// together: a number may have been given twice, see `claim`. Index `outbox_sent_claim`, no lock. Two round trips.
+/// together: a number may have been given twice, see `store::claim`. Index `outbox_sent_claim`, no lock. Two round trips.
 pub async fn receipts(conn: &mut MySqlConnection, above: u64, limit: u32) -> Result<Vec<SentRow>, sqlx::Error> {
     // Not in one statement: MariaDB would read all entries above the number.
     let sql = "SELECT CAST(COALESCE(MAX(claim_id), 0) AS UNSIGNED) FROM (SELECT claim_id FROM outbox_sent \

@@ -223,6 +223,7 @@ impl Metrics {
 }
 
 /// docs/metrics.md: a table of all metrics.
+#[doc(hidden)]
 #[must_use]
 pub fn reference() -> String {
     let mut text = String::from(
