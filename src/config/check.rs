@@ -149,8 +149,18 @@ impl SettingsReader {
 
     fn check_database(&mut self, config: &Config) {
         let password = self.first_given(&["database.log_password", "database.log_password_file"]);
-        if config.database.log.is_none() && self.settings.values.contains_key(password) {
-            self.add(password, format!("`{password}` needs `database.log_user`"));
+        let is_noted = self.settings.problems.iter().any(|problem| problem.text.contains("`database.log_user`"));
+        match &config.database.log {
+            None if self.settings.values.contains_key(password) && !is_noted => {
+                self.add(password, format!("`{password}` needs `database.log_user`"));
+            }
+            Some(log) if log.user.is_empty() => {
+                self.add(
+                    "database.log_user",
+                    "`database.log_user` is empty: name an account, or leave it out".to_owned(),
+                );
+            }
+            _ => {}
         }
         let text = config.database.url.text();
         if text.is_empty() {

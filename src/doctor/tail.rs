@@ -19,20 +19,29 @@ pub(super) async fn examine(db: &mut MySqlConnection, config: &Config, found: &[
     }
     let server = doctor::server(db).await.ok()?;
     let is_mariadb = server.variables.get("version").is_some_and(|it| it.contains("MariaDB"));
-    let own = account(&server.account);
-    let other = config.database.log.as_ref().map(|log| account(&format!("{}@%", log.user)));
-    Some(finding(&refused, &other.unwrap_or(own), is_mariadb))
+    let reader = config.database.log.as_ref().map(|log| log.user.as_str());
+    Some(finding(&refused, reader, &account(&server.account), is_mariadb))
 }
 
-fn finding(refused: &Refused, account: &str, is_mariadb: bool) -> Finding {
+/// The tables whose rows the relay reads in the log.
+const TABLES: [&str; 5] = ["outbox_messages", "outbox_pending", "outbox_delayed", "outbox_dead", "outbox_claims"];
+
+/// `reader`: the account that reads the log, if it is not the relay's own, which is `own`.
+fn finding(refused: &Refused, reader: Option<&str>, own: &str, is_mariadb: bool) -> Finding {
     let note =
         Finding::note("no_tail", format!("No relay can read the binary log ({}): {refused}.", refused.reason.word()))
             .matters("Messages wait for a look, 4 to 10 ms, and the database has more work.");
     let or_off = "Or set relay.tail to off.";
     match (refused.reason, refused.wanted) {
-        (Reason::Privilege, _) => note
-            .fix(format!("If the account may read every change of the whole server: {or_off}"))
-            .sql(format!("GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO {account};")),
+        (Reason::Login, _) => note.fix(format!("Correct database.log_user and its password. {or_off}")),
+        (Reason::Privilege, _) => {
+            let account = reader.map_or_else(|| own.to_owned(), |user| account(&format!("{user}@%")));
+            let select = |table| format!(" GRANT SELECT ON {table} TO {account};");
+            let selects: String = reader.into_iter().flat_map(|_| TABLES).map(select).collect();
+            let host = if reader.is_some() { " Put its host in the place of %." } else { "" };
+            note.fix(format!("If the account may read every change of the whole server: {or_off}{host}"))
+                .sql(format!("GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO {account};{selects}"))
+        }
         (Reason::Off | Reason::SeveralNodes, _) | (_, None) => note.fix(format!("See docs/deployment.md. {or_off}")),
         (_, Some((name, value))) => {
             let verb = if is_mariadb { "GLOBAL" } else { "PERSIST" };

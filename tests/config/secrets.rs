@@ -150,12 +150,16 @@ fn a_password_goes_to_another_machine_by_tls_unless_the_configuration_says_other
 
 #[test]
 fn the_login_that_reads_the_log_needs_a_name_and_keeps_its_password() {
-    let alone = Case::new(GOOD).variable("RELAY__DATABASE__LOG_PASSWORD", "hunter2");
+    let alone = || Case::new(GOOD).variable("RELAY__DATABASE__LOG_PASSWORD", "hunter2");
     assert_eq!(
-        alone.problems(),
+        alone().problems(),
         ["variable RELAY__DATABASE__LOG_PASSWORD: `database.log_password` needs `database.log_user`"]
     );
-    let named = alone.set("database.log_user", "outbox_log");
+    assert_eq!(
+        alone().set("database.log_user", "").problems(),
+        ["flag --set database.log_user: `database.log_user` is empty: name an account, or leave it out"]
+    );
+    let named = alone().set("database.log_user", "outbox_log");
     let loaded = named.load();
     assert_eq!(loaded.config.database.log.as_ref().map(|log| log.user.as_str()), Some("outbox_log"));
     assert!(!format!("{loaded:?}").contains("hunter2"));

@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use mysql_outbox::config::{self, Inputs, Route};
+use mysql_outbox::config::{self, Config, Inputs, Route, Secret};
 use outbox_relay::{
     observe::{health::Health, metrics::Metrics},
     run::{Relay, RunError},
@@ -178,6 +178,18 @@ async fn a_relay_with_a_route_to_a_sink_that_does_not_exist_is_not_made() -> Res
     let made = Relay::with_sinks(config, vec![Feed::new("null", Arc::new(Null), 4, 100)], metrics, health);
     let error = made.err().context("the relay was made")?.to_string();
     ensure!(error == "a route for `*` names the sink `nul`, which the relay lacks: it has null", "{error}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_relay_whose_publishes_could_outlast_its_lease_is_not_made() -> Result<()> {
+    let mut config = Config::default();
+    config.database.url = Secret::new("mysql://relay@127.0.0.1/shop");
+    config.relay.publish_deadline = config.relay.lease;
+    let metrics = Metrics::new()?;
+    let health = Health::new(Arc::clone(&metrics));
+    let error = Relay::with_sinks(config, Vec::new(), metrics, health).err().context("the relay was made")?.to_string();
+    ensure!(error.starts_with("the lease (30s) is shorter than publish_deadline"), "{error}");
     Ok(())
 }
 

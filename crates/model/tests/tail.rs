@@ -14,8 +14,9 @@ use model::tail::{Tail, TailFlaw};
 fn world(keys: &[u64], faults: u8, looks: u8) -> Tail {
     let has_earlier = false;
     let has_prepared = false;
+    let has_renewals = false;
     let flaw = None;
-    Tail { keys: keys.to_vec(), relays: 2, faults, looks, ahead: 1, has_earlier, has_prepared, flaw }
+    Tail { keys: keys.to_vec(), relays: 2, faults, looks, ahead: 1, has_earlier, has_prepared, has_renewals, flaw }
 }
 
 /// One relay; claims are closed and listed all the same.
@@ -26,6 +27,10 @@ fn alone(keys: &[u64], faults: u8, looks: u8) -> Tail {
 /// One of the relays is of an earlier release.
 fn upgrade(keys: &[u64], faults: u8, looks: u8) -> Tail {
     Tail { has_earlier: true, ..world(keys, faults, looks) }
+}
+
+fn renewed(world: Tail) -> Tail {
+    Tail { has_renewals: true, ..world }
 }
 
 fn prepared(world: Tail) -> Tail {
@@ -119,7 +124,7 @@ flaws! {
     a_closed_claim_with_an_open_successor: KindNotCopied, world(&[1, 2], 0, 1), "lease";
     rows_that_are_forgotten_at_the_reply: IdsForgotten, alone(&[1], 0, 1), "no duplicate unannounced";
     failures_that_are_forgotten_at_the_reply: KeysForgotten, alone(&[1, 1], 1, 1), "order";
-    a_renewal_that_passes_for_the_end_of_its_claim: RenewalIsEnd, alone(&[1, 1], 2, 1), "order";
+    a_renewal_that_passes_for_the_end_of_its_claim: RenewalIsEnd, renewed(alone(&[1, 1], 1, 1)), "order";
     arrivals_of_a_held_key_that_are_left_alone: ArrivalsLeft, alone(&[1, 1], 1, 1), "memory";
     rows_that_are_taken_after_an_end_was_sent: TakesWhileEnding, world(&[1], 1, 1), "lease";
     rows_above_the_mark: AboveMark, Tail { ahead: 0, ..world(&[1], 0, 1) }, "lease";

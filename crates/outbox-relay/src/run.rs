@@ -35,7 +35,7 @@ use crate::{
         read::{Reader, route::Routes},
         settle::{Finished, Settler},
     },
-    settings::{Binding, Config, SinkConfig},
+    settings::{Binding, Config, RelayConfig, SinkConfig},
     sink::Feed,
     state::{
         capacity::Capacity,
@@ -52,6 +52,17 @@ const SILENCE: Duration = Duration::from_secs(30);
 /// The time that the loops beside the pipeline have to end, if the database does not answer.
 const ENDING: Duration = Duration::from_secs(5);
 
+/// Checks that no work can begin that could outlast its lease.
+pub(crate) fn check(relay: &RelayConfig) -> Result<(), RunError> {
+    let (need, lease) = (relay.publish_deadline + relay.settle_deadline + relay.safety, relay.lease);
+    if need <= lease {
+        return Ok(());
+    }
+    Err(RunError::configuration(format!(
+        "the lease ({lease:?}) is shorter than publish_deadline + settle_deadline + safety = {need:?}: raise it"
+    )))
+}
+
 /// A relay that can be run, and nudged while it runs.
 pub struct Relay {
     pub(crate) context: Arc<Context>,
@@ -66,7 +77,8 @@ impl Relay {
         Self::with_sinks(config, feeds, metrics, health)
     }
 
-    /// Creates a relay with other sinks, for embedding and tests. A route to another sink is an error.
+    /// Creates a relay with other sinks, for embedding and tests. A route to another sink is an error, and a lease that a
+    /// publish and its settlement could outlast.
     pub fn with_sinks(
         config: Config,
         feeds: Vec<Feed>,

@@ -209,7 +209,8 @@ fn claims(protocol: &Tail, state: &State, at: usize, actions: &mut Vec<Action>) 
             actions.push(Action::LoseEndReply(at));
         }
     }
-    if !relay.lasts && relay.claim().is_some() {
+    let renews = protocol.has_renewals && relay.stream.is_some() && state.db.log.is_empty();
+    if (!relay.lasts || renews) && relay.claim().is_some() {
         actions.push(Action::Renew(at));
     }
 }

@@ -36,6 +36,8 @@ pub struct Tail {
     pub has_earlier: bool,
     /// Whether services may prepare a transaction (XA): the log shows its rows before its commit.
     pub has_prepared: bool,
+    /// Whether relays also renew while their lease lasts.
+    pub has_renewals: bool,
     /// A protection that is switched off.
     pub flaw: Option<TailFlaw>,
 }

@@ -44,6 +44,8 @@ pub enum Reason {
     Filtered,
     /// The account may not read the log.
     Privilege,
+    /// The server refuses the login.
+    Login,
     /// The log has shown something that cannot be read.
     Unreadable,
     /// The log does not show what is written.
@@ -69,6 +71,7 @@ impl Reason {
             Self::Compressed => "compressed",
             Self::Filtered => "filtered",
             Self::Privilege => "privilege",
+            Self::Login => "login",
             Self::Unreadable => "unreadable",
             Self::Blind => "blind",
             Self::Busy => "busy",
@@ -186,11 +189,14 @@ async fn end(connection: &mut Conn) -> Result<(String, u64, String, String), Ref
 
 impl From<Error> for Refused {
     fn from(error: Error) -> Self {
-        let reason = match &error {
-            // Access denied: to the server, to a database, a table, a column, or for lack of a privilege.
-            Error::Server(error) if [1044, 1045, 1142, 1143, 1227].contains(&error.code) => Reason::Privilege,
-            _ => Reason::Unavailable,
-        };
-        Self::new(reason, error.to_string())
+        match &error {
+            // The server's text names the account.
+            Error::Server(error) if error.code == 1045 => Self::new(Reason::Login, "user or password is wrong"),
+            // Access denied: to a database, a table, a column, or for lack of a privilege.
+            Error::Server(denied) if [1044, 1142, 1143, 1227].contains(&denied.code) => {
+                Self::new(Reason::Privilege, error.to_string())
+            }
+            _ => Self::new(Reason::Unavailable, error.to_string()),
+        }
     }
 }

@@ -196,7 +196,8 @@ impl Respond for Sources {
         };
         let mut answer = Response::new(body);
         *answer.status_mut() = status;
-        let kind = "text/plain; version=0.0.4; charset=utf-8";
+        let is_exposition = status == StatusCode::OK && request.uri().path() == "/metrics";
+        let kind = if is_exposition { "text/plain; version=0.0.4; charset=utf-8" } else { "text/plain; charset=utf-8" };
         answer.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static(kind));
         if status == StatusCode::METHOD_NOT_ALLOWED {
             answer.headers_mut().insert(header::ALLOW, header::HeaderValue::from_static("GET,HEAD"));

@@ -73,6 +73,10 @@ mod left_out {
         fn feed(&self, name: &str) -> Result<Feed, RunError> {
             left_out(name, "Kafka")
         }
+
+        fn system(&self) -> &'static str {
+            "kafka"
+        }
     }
 
     #[cfg(not(feature = "rabbitmq"))]
@@ -83,6 +87,10 @@ mod left_out {
 
         fn binding(&self) -> crate::settings::Binding {
             crate::settings::Binding::Amqp
+        }
+
+        fn system(&self) -> &'static str {
+            "rabbitmq"
         }
     }
 }

@@ -152,7 +152,7 @@ impl Worker {
     pub async fn run<H: Handler>(self, handler: H, stop: impl Future<Output = ()> + Send) -> Result<(), RunError> {
         let relay = &self.config.relay;
         let ahead = Ahead::new(self.concurrency, relay);
-        check(relay)?;
+        run::check(relay)?;
         let metrics = match self.metrics {
             Some(metrics) => metrics,
             None => Metrics::new().map_err(|error| RunError::Internal(error.to_string()))?,
@@ -170,17 +170,6 @@ impl Worker {
         let context = Arc::new(Context::new(self.config, login, metrics, health, role));
         run::supervise(&context, || start(&context, ahead, handler, after_dead), stop).await
     }
-}
-
-/// Checks that no work can begin that could outlast its lease.
-fn check(relay: &settings::RelayConfig) -> Result<(), RunError> {
-    let (need, lease) = (relay.publish_deadline + relay.settle_deadline + relay.safety, relay.lease);
-    if need <= lease {
-        return Ok(());
-    }
-    Err(RunError::configuration(format!(
-        "the lease ({lease:?}) is shorter than publish_deadline + settle_deadline + safety = {need:?}: raise it"
-    )))
 }
 
 /// Starts the tasks through which a message passes, joined by channels.
@@ -275,8 +264,8 @@ mod tests {
         let patient = worker().deadline(Duration::from_secs(300));
         assert_eq!(patient.config.relay.lease, Duration::from_secs(330));
         assert_eq!(worker().deadline(Duration::from_secs(20)).config.relay.lease, Duration::from_secs(45));
-        assert!(check(&patient.config.relay).is_ok());
+        assert!(run::check(&patient.config.relay).is_ok());
         let hasty = patient.configure(|config| config.relay.lease = Duration::from_secs(30));
-        assert!(check(&hasty.config.relay).unwrap_err().to_string().contains("310s"));
+        assert!(run::check(&hasty.config.relay).unwrap_err().to_string().contains("310s"));
     }
 }
