@@ -187,16 +187,21 @@ async fn end(connection: &mut Conn) -> Result<(String, u64, String, String), Ref
     }
 }
 
+/// What a failed login means. The server's text names the account.
+pub(crate) fn of_login(error: Error) -> Refused {
+    match error {
+        Error::Server(error) if error.code == 1045 => Refused::new(Reason::Login, "user or password is wrong"),
+        error => error.into(),
+    }
+}
+
 impl From<Error> for Refused {
     fn from(error: Error) -> Self {
-        match &error {
-            // The server's text names the account.
-            Error::Server(error) if error.code == 1045 => Self::new(Reason::Login, "user or password is wrong"),
-            // Access denied: to a database, a table, a column, or for lack of a privilege.
-            Error::Server(denied) if [1044, 1142, 1143, 1227].contains(&denied.code) => {
-                Self::new(Reason::Privilege, error.to_string())
-            }
-            _ => Self::new(Reason::Unavailable, error.to_string()),
-        }
+        let reason = match &error {
+            // Access denied: to the log, to a database, a table, a column, or for lack of a privilege.
+            Error::Server(error) if [1044, 1045, 1142, 1143, 1227].contains(&error.code) => Reason::Privilege,
+            _ => Reason::Unavailable,
+        };
+        Self::new(reason, error.to_string())
     }
 }

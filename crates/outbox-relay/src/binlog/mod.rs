@@ -26,7 +26,7 @@ use tokio::time::Instant;
 
 pub(crate) use self::conditions::judge;
 use self::{
-    conditions::{LogStart, look},
+    conditions::{LogStart, look, of_login},
     rows::{LoggedRow, Table},
 };
 pub use self::{
@@ -133,7 +133,7 @@ impl Log {
 
     async fn open_now(login: Opts, schema: &str, server_id: u32, name: &str) -> Result<Self, Refused> {
         let login = OptsBuilder::from_opts(login).max_allowed_packet(Some(LARGEST));
-        let mut connection = Conn::new(login).await?;
+        let mut connection = Conn::new(login).await.map_err(of_login)?;
         let LogStart { server, file, position } = look(&mut connection, schema).await?;
         // After the position: a change of the tables that this does not see is in the log.
         let columns = rows::columns(&mut connection, schema).await?;
