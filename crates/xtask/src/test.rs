@@ -130,7 +130,7 @@ const FEATURES: [&[&str]; 6] = [
     &["--package=mysql-outbox", "--package=mysql-outbox-relay", "--no-default-features", "--features=kafka"],
     &["--package=mysql-outbox", "--package=mysql-outbox-relay", "--no-default-features", "--features=rabbitmq"],
 ];
-/// What a service with a worker must not compile: they are the program's.
+/// Dependencies of the program, which a service with a worker must not compile.
 const OF_THE_PROGRAM: [&str; 5] = ["axum", "clap", "strsim", "toml", "ureq"];
 
 async fn features() -> Result<String> {

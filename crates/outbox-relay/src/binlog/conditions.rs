@@ -187,7 +187,7 @@ async fn end(connection: &mut Conn) -> Result<(String, u64, String, String), Ref
     }
 }
 
-/// What a failed login means. The server's text names the account.
+/// The refusal for a failed login. It leaves out the text of the server, which names the account.
 pub(crate) fn of_login(error: Error) -> Refused {
     match error {
         Error::Server(error) if error.code == 1045 => Refused::new(Reason::Login, "user or password is wrong"),

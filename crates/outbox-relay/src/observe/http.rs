@@ -37,7 +37,8 @@ use crate::{
 const CONNECTION: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 10 });
 /// Most connections at the same time. One more ends the oldest that waits for its client.
 const CONNECTIONS: usize = 64;
-/// Pause while all connections are being answered.
+/// Pause while all connections are being answered, and after one could not be accepted: nothing tells when a descriptor
+/// is free.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The sources of the answers.

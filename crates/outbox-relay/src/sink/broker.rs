@@ -1,4 +1,4 @@
-//! What a relay asks of the settings of a sink. Each type of sink answers in its own folder.
+//! The trait of a type of sink, which its settings implement. Each implementation is in the folder or file of its sink.
 
 use std::time::Instant;
 

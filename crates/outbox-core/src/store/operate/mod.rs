@@ -1,4 +1,4 @@
-//! What operators ask and order, and what the keepers of a relay do for them.
+//! The statements behind the questions and orders of operators, and behind the jobs, counts and purges of relays.
 
 pub mod audit;
 pub mod controls;
