@@ -1,4 +1,5 @@
--- A message: immutable, written by the service in its own transaction.
+-- A message: immutable, written by the service in its own transaction. due_at: the time for which it was scheduled; NULL: it was due
+-- when it was enqueued.
 CREATE TABLE outbox_messages (
   id           BIGINT UNSIGNED NOT NULL AUTO_INCREMENT,
   message_id   BINARY(16)      NOT NULL,
@@ -10,6 +11,7 @@ CREATE TABLE outbox_messages (
   payload      LONGBLOB        NULL,
   created_at   DATETIME(6)     NOT NULL DEFAULT (UTC_TIMESTAMP(6)),
   expires_at   DATETIME(6)     NULL,
+  due_at       DATETIME(6)     NULL,
   PRIMARY KEY (id),
   UNIQUE KEY outbox_messages_message_id (message_id)
 ) ENGINE = InnoDB;

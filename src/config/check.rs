@@ -71,7 +71,7 @@ impl SettingsReader {
 
     fn check_relay(&mut self, config: &Config) {
         let relay = &config.relay;
-        let need = relay.publish_deadline + relay.settle_deadline + relay.safety;
+        let need = relay.shortest_lease();
         if need > relay.lease {
             let path =
                 self.first_given(&["relay.lease", "relay.publish_deadline", "relay.settle_deadline", "relay.safety"]);

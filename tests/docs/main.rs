@@ -41,20 +41,6 @@ fn the_metrics_reference_is_generated() -> Result<()> {
     same("docs/metrics.md", &metrics::reference())
 }
 
-#[test]
-fn the_crate_carries_the_same_migrations() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut files = 0;
-    for file in fs::read_dir(root.join("migrations")).unwrap().map(Result::unwrap) {
-        if file.path().extension().is_some_and(|extension| extension == "sql") {
-            let copy = root.join("crates/outbox-core/migrations").join(file.file_name());
-            assert_eq!(fs::read(file.path()).unwrap(), fs::read(copy).unwrap(), "{:?}", file.file_name());
-            files += 1;
-        }
-    }
-    assert_eq!(files, outbox_core::MIGRATIONS.len());
-}
-
 /// Cargo.toml, too, has these versions.
 #[test]
 fn the_first_lines_name_the_versions_of_rust_and_sqlx() -> Result<()> {

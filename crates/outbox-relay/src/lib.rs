@@ -18,10 +18,8 @@ mod destination;
 #[doc(hidden)]
 pub mod driver_errors;
 mod error;
-#[doc(hidden)]
-pub mod keepers;
-#[doc(hidden)]
-pub mod moment;
+mod keepers;
+mod moment;
 pub mod observe;
 #[doc(hidden)]
 pub mod operate;

@@ -5,7 +5,7 @@ use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 /// Formats microseconds since 1970: `2018-04-05T17:31:00Z`, with a fraction if there is one. `None` outside of the
 /// years 0 to 9999.
 #[must_use]
-pub fn rfc3339(micros: i64) -> Option<String> {
+pub(crate) fn rfc3339(micros: i64) -> Option<String> {
     OffsetDateTime::from_unix_timestamp_nanos(i128::from(micros) * 1000).ok()?.format(&Rfc3339).ok()
 }
 

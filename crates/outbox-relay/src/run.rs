@@ -54,7 +54,8 @@ const ENDING: Duration = Duration::from_secs(5);
 
 /// Checks that no work can begin that could outlast its lease.
 pub(crate) fn check(relay: &RelayConfig) -> Result<(), RunError> {
-    let (need, lease) = (relay.publish_deadline + relay.settle_deadline + relay.safety, relay.lease);
+    let need = relay.shortest_lease();
+    let lease = relay.lease;
     if need <= lease {
         return Ok(());
     }
@@ -245,7 +246,7 @@ async fn first_end(pipeline: &mut JoinSet<Result<(), RunError>>, keepers: &mut J
 async fn stop(context: &Context, pipeline: &mut JoinSet<Result<(), RunError>>) -> Result<(), RunError> {
     context.stop.cancel();
     let relay = &context.config.relay;
-    let finish = relay.stop_deadline.saturating_sub(relay.publish_deadline + relay.settle_deadline);
+    let finish = relay.stop_deadline.saturating_sub(relay.under_lease());
     let hurry = context.hurry.clone();
     let hurry = async move {
         tokio::time::sleep(finish).await;

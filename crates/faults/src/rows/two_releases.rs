@@ -77,9 +77,7 @@ async fn releases(arena: &mut Arena, flavor: Flavor) -> Result<()> {
 impl Releases {
     async fn start_old(&mut self, arena: &mut Arena) -> Result<()> {
         let relay = self.baseline.relay.clone();
-        // Keys that the baseline lacks.
-        let settings = arena.settings.clone().unset("relay", "unroutable_grace");
-        start_relays(arena, &relay, &settings.unset("relay", "first_destination_grace"))?;
+        start_relays(arena, &relay, &arena.settings.clone())?;
         self.seed += 1;
         self.old = Some(self.baseline.service(&arena.database, arena.topic.name(), arena.rate, self.seed)?);
         progress(arena).await

@@ -23,7 +23,7 @@ pub(super) fn delivery(message: &impl Message) -> Delivery {
     let millis = message.timestamp().to_millis().and_then(|millis| u64::try_from(millis).ok());
     let event_type = typed(take(&mut headers, &TYPE), &headers);
     let contents = Contents {
-        // Earlier relays do not send this header.
+        // Other senders leave this header out.
         topic: take(&mut headers, &[TOPIC_HEADER]).unwrap_or_else(|| message.topic().to_owned()),
         key: message.key().map(<[u8]>::to_vec),
         event_type,

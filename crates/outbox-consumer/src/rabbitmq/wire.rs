@@ -30,7 +30,7 @@ pub(super) fn delivery(message: lapin::message::Delivery, queue: &str) -> Delive
     let returns = count(RETURNS).unwrap_or_default();
     let headers: Vec<_> = table.iter().flat_map(|(name, value)| header(name.as_str(), value)).collect();
     let contents = Contents {
-        // Earlier relays do not send this header.
+        // Other senders leave this header out.
         topic: long(TOPIC_HEADER).map_or_else(
             || message.routing_key.to_string(),
             |topic| String::from_utf8_lossy(topic.as_bytes()).into_owned(),

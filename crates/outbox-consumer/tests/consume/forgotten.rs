@@ -86,7 +86,7 @@ async fn a_retry_after_a_late_delivery_is_the_only_effect(flavor: Flavor) -> Res
     Ok(())
 }
 
-/// As if a purge of an earlier release had deleted its mark.
+/// As if its mark were deleted by hand.
 async fn a_dead_message_that_was_processed_meanwhile_goes(flavor: Flavor) -> Result<()> {
     let (stage, message, consumer) = with_a_dead_message(flavor).await?;
     stage.database.execute("DELETE FROM inbox_processed").await?;

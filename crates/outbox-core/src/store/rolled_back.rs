@@ -223,7 +223,7 @@ async fn a_batch_of_a_job_that_is_rolled_back_in_its_middle_changes_nothing(flav
     database.execute("UPDATE outbox_jobs SET next_at = UTC_TIMESTAMP(6)").await?;
     let job = jobs::due(&mut db).await?.pop().context("the job is not due")?;
     let again: Vec<_> = ids.iter().map(|id| Again { lane: 0, id: *id, key_hash: 1, bytes: 1 }).collect();
-    for change in [JobChange::Retry, JobChange::Release, JobChange::Discard, JobChange::Replay(&again, 0)] {
+    for change in [JobChange::Retry, JobChange::Release, JobChange::Discard, JobChange::Replay(&again, None)] {
         let last = (0, ids[2]);
         let pause = std::time::Duration::ZERO;
         let batch = JobBatch { job: &job, change, lane: 0, ids: &ids, last, is_last: false, pause, token: 7 };

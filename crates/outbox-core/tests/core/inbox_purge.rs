@@ -44,7 +44,7 @@ const ROWS: &str = "\
     ('b', 'old 2', 't', 1, '2020-01-01', 'refused'), ('b', 'young', 't', 1, UTC_TIMESTAMP(6), 'refused'); \
     INSERT INTO inbox_sequence (consumer, topic, message_key, sequence, missing, seen_at) VALUES \
     ('a', 't', '', 1, '[]', '2020-01-01'), ('a', 't', 'k', 1, '[]', '2020-01-01'), ('a', 'u', 'k', 1, '[]', '2020-01-01'), \
-    ('b', 't', X'00', 1, '[]', '2020-01-01'), ('b', 't', 'j', 1, '[]', NULL), ('b', 't', 'k', 1, '[]', '2020-01-01'), \
+    ('b', 't', X'00', 1, '[]', '2020-01-01'), ('b', 't', 'j', 1, '[]', UTC_TIMESTAMP(6)), ('b', 't', 'k', 1, '[]', '2020-01-01'), \
     ('b', 't', 'young', 1, '[]', UTC_TIMESTAMP(6))";
 const OLD: &str = "INSERT INTO inbox_processed (consumer, message_id, processed_at) VALUES ('a', 'old', '2020-01-01')";
 

@@ -134,7 +134,7 @@ async fn a_sealed_lane_has_no_other_claims_until_its_tail_ends(flavor: Flavor) -
     ensure!(!claims(&mut db, before).await && claims(&mut db, after).await, "the claim of an earlier look was made");
     database.execute("DELETE FROM outbox_claims").await?;
     open(&mut db).await?;
-    // As an earlier release takes it over.
+    // As by hand.
     database.execute("DELETE FROM outbox_claims").await?;
     assert_eq!(version(&mut db).await?, tail::SEALED);
     tail::unseal(&mut db, 0).await?;

@@ -53,7 +53,7 @@ impl From<EnqueueError> for Lost {
 }
 
 /// Sends canaries to this topic until the relay is stopped.
-pub async fn run(context: Arc<Context>, topic: String) {
+pub(crate) async fn run(context: Arc<Context>, topic: String) {
     let (metrics, interval) = (&context.metrics, context.config.canary.interval);
     let returned = metrics.canary_last_return_timestamp_seconds.with_label_values(&[&topic]);
     let duration = metrics.canary_last_duration_seconds.with_label_values(&[&topic]);

@@ -33,7 +33,7 @@ struct Samples {
 }
 
 /// Samples once a second until the relay is stopped.
-pub async fn run(context: Arc<Context>) {
+pub(crate) async fn run(context: Arc<Context>) {
     let mut session = Session::new(&context);
     let mut samples = Samples::default();
     while context.sleep(EVERY).await {

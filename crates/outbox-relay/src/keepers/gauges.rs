@@ -78,7 +78,7 @@ struct SeenQueue {
 }
 
 /// Shows the content of the queue until the relay is stopped.
-pub async fn run(context: Arc<Context>) {
+pub(crate) async fn run(context: Arc<Context>) {
     let mut session = Session::new(&context);
     let mut wait = Duration::ZERO;
     while context.sleep(wait).await {

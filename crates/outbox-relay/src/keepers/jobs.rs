@@ -29,7 +29,7 @@ const JOBS: Duration = Duration::from_secs(2);
 const REST: Duration = Duration::from_millis(20);
 
 /// Carries out jobs until the relay is stopped.
-pub async fn run(context: Arc<Context>) {
+pub(crate) async fn run(context: Arc<Context>) {
     let mut session = Session::new(&context);
     // Relays that were started together do not look together.
     let (mut beat_at, mut job_at) = (Instant::now(), Instant::now() + JOBS.mul_f64(rand::random()));

@@ -14,7 +14,7 @@ const PAUSES: Duration = Duration::from_millis(500);
 
 /// Follows pauses until the relay is stopped. Nothing else is done here: a call that waits for a lock would delay a
 /// pause.
-pub async fn run(context: Arc<Context>) {
+pub(crate) async fn run(context: Arc<Context>) {
     let mut session = Session::new(&context);
     let mut pause = Duration::ZERO;
     while context.sleep(pause).await {

@@ -38,7 +38,7 @@ struct Agenda {
 }
 
 /// Promotes until the relay is stopped. Several relays may promote at once: the lane's head keeps them apart.
-pub async fn run(context: Arc<Context>) {
+pub(crate) async fn run(context: Arc<Context>) {
     let mut session = Session::new(&context);
     let now = Instant::now();
     let (due_at, sweep_at) = (now + EVERY.mul_f64(rand::random()), now + SWEEP.mul_f64(rand::random()));

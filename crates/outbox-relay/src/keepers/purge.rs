@@ -40,7 +40,7 @@ struct Position {
 }
 
 /// Purges until the relay is stopped.
-pub async fn run(context: Arc<Context>) {
+pub(crate) async fn run(context: Arc<Context>) {
     if let Err(error) = context.config.retention.check_window() {
         tracing::warn!(%error, "a replay of sent messages can apply some of them twice");
         context.metrics.inbox_window_too_short.set(1);

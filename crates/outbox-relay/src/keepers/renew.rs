@@ -24,7 +24,7 @@ pub(crate) const LONGEST: Duration = Duration::from_secs(20);
 /// Renews all leases, at least three times within each, until it is dropped.
 ///
 /// A lease that cannot be renewed is not extended: no publish starts that might outlast it.
-pub async fn run(context: Arc<Context>) {
+pub(crate) async fn run(context: Arc<Context>) {
     let mut session = Session::new(&context);
     loop {
         tokio::time::sleep((context.config.relay.lease / 3).min(LONGEST)).await;

@@ -22,7 +22,7 @@ const MOST: u32 = 50_000;
 const COUNTED: u32 = 1_000_000;
 
 /// Looks for claims whose lease has passed, several times within a lease, until the relay is stopped.
-pub async fn run(context: Arc<Context>) {
+pub(crate) async fn run(context: Arc<Context>) {
     let mut session = Session::new(&context);
     let pause = (context.config.relay.lease / 10).clamp(Duration::from_millis(100), Duration::from_secs(1));
     // Relays that were started together do not look together.

@@ -48,7 +48,7 @@ const MANY: usize = 256;
 
 /// Starts a claimer for every lane with messages that this relay serves, until the relay is stopped. Then waits for all
 /// claimers.
-pub async fn run(
+pub(crate) async fn run(
     context: Arc<Context>,
     capacity: Capacity,
     open: watch::Receiver<bool>,

@@ -2,9 +2,9 @@
 //! [`settle`]. [`lanes`] starts the claimers.
 
 pub mod claim;
-pub mod lanes;
+pub(crate) mod lanes;
 pub mod publish;
 pub mod read;
 pub mod retry;
-pub mod settle;
-pub mod tail;
+pub(crate) mod settle;
+pub(crate) mod tail;

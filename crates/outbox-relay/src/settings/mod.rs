@@ -229,6 +229,19 @@ impl RabbitMqConfig {
     }
 }
 
+impl RelayConfig {
+    /// Returns the longest time for which a publish and its settlement can work under a lease.
+    pub(crate) fn under_lease(&self) -> Duration {
+        self.publish_deadline + self.settle_deadline
+    }
+
+    /// Returns the shortest lease that no publish and settlement outlast.
+    #[must_use]
+    pub fn shortest_lease(&self) -> Duration {
+        self.under_lease() + self.safety
+    }
+}
+
 /// The shape of messages on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Envelope {

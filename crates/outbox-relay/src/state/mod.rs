@@ -2,13 +2,13 @@
 //! claims in flight, room.
 
 pub(crate) mod backoff;
-pub mod capacity;
-pub mod context;
+pub(crate) mod capacity;
+pub(crate) mod context;
 pub mod controls;
 pub(crate) mod crash;
-pub mod idle;
+pub(crate) mod idle;
 pub mod leases;
-pub mod queues;
-pub mod role;
+pub(crate) mod queues;
+pub(crate) mod role;
 pub mod session;
-pub mod stream;
+pub(crate) mod stream;

@@ -14,11 +14,11 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 /// A key in its lane: the lane, and the hash of topic and key.
-pub type LaneKey = (u16, u64);
+pub(crate) type LaneKey = (u16, u64);
 
 /// Most messages of a key in a claim, if a sink takes them one by one. At 1 ms each they last while the next ones are
 /// fetched, which takes about 20 ms.
-pub const AT_ONCE: usize = 128;
+pub(crate) const AT_ONCE: usize = 128;
 /// The same for a worker, whose claims are smaller: a look of its claimer sees 500 rows, and should see many keys.
 const OF_WORKER: usize = 16;
 /// With at most this many messages of a key in flight, the next ones are fetched.
@@ -39,7 +39,7 @@ pub struct Queues {
 
 /// A part of a queue to put back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Wanted {
+pub(crate) struct Wanted {
     /// Only messages above this id.
     pub above: u64,
     /// The most rows.

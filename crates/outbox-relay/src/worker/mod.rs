@@ -110,7 +110,7 @@ impl Worker {
     pub fn deadline(mut self, time: Duration) -> Self {
         let relay = &mut self.config.relay;
         relay.publish_deadline = time;
-        let need = time + relay.settle_deadline + relay.safety;
+        let need = relay.shortest_lease();
         // This must fit even just before a renewal, which comes after a third of the lease.
         relay.lease = relay.lease.max((need * 3 / 2).min(need + renew::LONGEST));
         self

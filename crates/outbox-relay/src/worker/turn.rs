@@ -136,7 +136,7 @@ impl<'a, H: Handler> Turn<'a, H> {
     fn has_time(&self) -> bool {
         let context = &self.claims.context;
         let relay = &context.config.relay;
-        let lasts = self.claimed.tenure.lasts(relay.publish_deadline + relay.settle_deadline);
+        let lasts = self.claimed.tenure.lasts(relay.under_lease());
         lasts && self.began.elapsed() < relay.publish_deadline && !context.hurry.is_cancelled()
     }
 

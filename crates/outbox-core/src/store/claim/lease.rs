@@ -152,7 +152,7 @@ pub async fn take_over(conn: &mut MySqlConnection, expired: &Expired) -> Result<
             SET p.attempts = LEAST(p.attempts, 65534) + 1, p.takeovers = LEAST(p.takeovers, 254) + 1
             WHERE c.claim_id = {claim_id} AND c.lease_token = {lease_token} AND c.lease_until < UTC_TIMESTAMP(6);
         REPLACE INTO outbox_attempts (id, slot, attempt, failed_at, owner, reason)
-            SELECT p.id, {slot}, p.attempts & {spent}, UTC_TIMESTAMP(6), c.owner, 'taken_over'
+            SELECT p.id, {slot}, p.attempts, UTC_TIMESTAMP(6), c.owner, 'taken_over'
             FROM outbox_claims c STRAIGHT_JOIN {messages}
             STRAIGHT_JOIN outbox_pending p FORCE INDEX (PRIMARY) ON p.lane = c.lane AND p.id = l.id
             WHERE c.claim_id = {claim_id} AND c.lease_token = {lease_token} AND c.lease_until < UTC_TIMESTAMP(6);
@@ -160,7 +160,6 @@ pub async fn take_over(conn: &mut MySqlConnection, expired: &Expired) -> Result<
         claim = fence(&[expired.lease]),
         messages = text::listed(&expired.message_ids),
         slot = attempts::slot("p.id"),
-        spent = attempts::SPENT,
         claim_id = expired.lease.claim_id,
         lease_token = expired.lease.lease_token,
     );

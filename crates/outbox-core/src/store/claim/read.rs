@@ -136,16 +136,12 @@ async fn mark(conn: &mut MySqlConnection, messages: &mut [Stored]) -> Result<(),
     Ok(())
 }
 
-/// The jobs that have sent these messages again, by message. Primary keys, no lock, two rows for each.
+/// The jobs that have sent these messages again, by message. Primary key, no lock.
 pub(in crate::store) async fn marks(
     conn: &mut MySqlConnection,
     ids: &[u64],
 ) -> Result<HashMap<u64, Mark>, sqlx::Error> {
-    let text = sql!(
-        "SELECT r.id, r.job_id, IF(JSON_VALID(j.filter), JSON_UNQUOTE(JSON_EXTRACT(j.filter, '$.to')), NULL)
-            FROM outbox_replays r LEFT JOIN outbox_jobs j ON j.job_id = r.job_id WHERE {ids}",
-        ids = id_list("r.id", ids),
-    );
+    let text = sql!("SELECT id, job_id, destination FROM outbox_replays WHERE {ids}", ids = id_list("id", ids),);
     let mark = |row: &MySqlRow| Ok((row.try_get(0)?, Mark { job_id: row.try_get(1)?, to: row.try_get(2)? }));
     text.run(conn).await?.iter().flat_map(|reply| &reply.rows).map(mark).collect()
 }

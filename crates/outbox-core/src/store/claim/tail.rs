@@ -5,8 +5,8 @@
 //! the claim: then its owner takes nothing more. A closed claim becomes a list of all rows that its owner may have
 //! taken.
 //!
-//! While a lane has a tail, it is *sealed*: its version is the largest number, which no text can raise, so that relays
-//! of releases without tails claim nothing.
+//! While a lane has a tail, it is *sealed*: its version is the largest number, which no text can raise, so that nobody
+//! claims.
 
 use std::time::Duration;
 
@@ -127,7 +127,7 @@ pub async fn form(
     Ok(made.map(|reply| ClaimLease { claim_id: reply.done.last_insert_id(), lease_token: token }))
 }
 
-/// Lifts the seal of a lane whose tail was deleted by an earlier release. Locks the lane's head before it looks for a
+/// Lifts the seal of a lane whose tail was deleted by hand. Locks the lane's head before it looks for a
 /// tail: a read at the same moment would miss one that is just made.
 pub async fn unseal(conn: &mut MySqlConnection, lane: u16) -> Result<(), sqlx::Error> {
     let text = sql!(

@@ -60,10 +60,8 @@ pub async fn redate_mark(conn: &mut MySqlConnection, consumer: &str, message_id:
     if insert(conn, consumer, message_id).await? {
         return Ok(true);
     }
-    // Marks of earlier releases have the time of the death.
     let sql = "UPDATE inbox_processed SET processed_at = UTC_TIMESTAMP(6) WHERE consumer = ? AND message_id = ? \
-               AND (processed_at > UTC_TIMESTAMP(6) + INTERVAL 1 DAY OR processed_at <= \
-               (SELECT died_at FROM inbox_dead d WHERE d.consumer = inbox_processed.consumer AND d.message_id = inbox_processed.message_id))";
+               AND processed_at > UTC_TIMESTAMP(6) + INTERVAL 1 DAY";
     let query = sqlx::query(sql).bind(consumer).bind(message_id.as_bytes().as_slice());
     Ok(query.execute(conn).await?.rows_affected() == 1)
 }

@@ -60,9 +60,8 @@ impl KeyPosition {
 
 /// Of the first `limit` sequenced keys behind a position, deletes those of which no number was noted for this time.
 /// Returns how many, and the last position; `None` at the end of the table. Keys of a consumer that keeps refused
-/// messages stay: the next message would otherwise be processed before these. A key without a time gets the present
-/// one. Reads `limit` rows by primary key without a lock, the refused messages of the consumers of old keys, and locks
-/// keys by primary key; one transaction.
+/// messages stay: the next message would otherwise be processed before these. Reads `limit` rows by primary key without
+/// a lock, the refused messages of the consumers of old keys, and locks keys by primary key; one transaction.
 pub async fn sequences(
     conn: &mut MySqlConnection,
     age: Duration,
@@ -72,30 +71,21 @@ pub async fn sequences(
     let rows = slice(conn, age, after, limit).await?;
     let end = rows.last().filter(|_| rows.len() as u64 == u64::from(limit)).map(|(key, _)| key.clone());
     let (mut due, mut refuses) = (Vec::new(), HashMap::new());
-    for (key, state) in rows {
-        if state == KeyAge::Old && !refuses.contains_key(&key.consumer) {
+    for (key, is_old) in rows {
+        if is_old && !refuses.contains_key(&key.consumer) {
             refuses.insert(key.consumer.clone(), has_refused(conn, &key.consumer).await?);
         }
-        if state == KeyAge::Unknown || state == KeyAge::Old && refuses.get(&key.consumer) == Some(&false) {
-            due.push((key, state));
+        if is_old && refuses.get(&key.consumer) == Some(&false) {
+            due.push(key);
         }
     }
     let mut deleted = 0;
     if !due.is_empty() {
         let mut tx = conn.begin().await?;
-        deleted = change(&mut tx, age, &due).await?;
+        deleted = delete(&mut tx, age, &due).await?;
         tx.commit().await?;
     }
     Ok((deleted, end))
-}
-
-/// The age of a key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum KeyAge {
-    Young,
-    Old,
-    /// It has no time.
-    Unknown,
 }
 
 async fn slice(
@@ -103,25 +93,17 @@ async fn slice(
     age: Duration,
     after: &KeyPosition,
     limit: u32,
-) -> Result<Vec<(KeyPosition, KeyAge)>, sqlx::Error> {
+) -> Result<Vec<(KeyPosition, bool)>, sqlx::Error> {
     // Not (a, b, c) > (?, ?, ?), which MySQL takes for no range.
     let sql = "SELECT consumer, topic, message_key, \
-               CAST(IF(seen_at IS NULL, 2, COALESCE(seen_at < UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND, 0)) AS SIGNED) \
+               COALESCE(seen_at < UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND, FALSE) \
                FROM inbox_sequence FORCE INDEX (PRIMARY) \
                WHERE consumer > ? OR consumer = ? AND (topic > ? OR topic = ? AND message_key > ?) \
                ORDER BY consumer, topic, message_key LIMIT ?";
     let KeyPosition { consumer, topic, key } = after;
     let query = sqlx::query_as(sql).bind(micros(age)).bind(consumer).bind(consumer).bind(topic).bind(topic).bind(key);
-    let rows: Vec<(String, String, Vec<u8>, i64)> = query.bind(limit).fetch_all(conn).await?;
-    let row = |(consumer, topic, key, state)| {
-        let state = match state {
-            0 => KeyAge::Young,
-            1 => KeyAge::Old,
-            _ => KeyAge::Unknown,
-        };
-        (KeyPosition { consumer, topic, key }, state)
-    };
-    Ok(rows.into_iter().map(row).collect())
+    let rows: Vec<(String, String, Vec<u8>, bool)> = query.bind(limit).fetch_all(conn).await?;
+    Ok(rows.into_iter().map(|(consumer, topic, key, is_old)| (KeyPosition { consumer, topic, key }, is_old)).collect())
 }
 
 /// Whether a consumer keeps messages that were refused by their number. Primary key, the consumer's rows; no lock.
@@ -130,29 +112,23 @@ async fn has_refused(conn: &mut MySqlConnection, consumer: &str) -> Result<bool,
     Ok(sqlx::query(sql).bind(consumer).fetch_optional(conn).await?.is_some())
 }
 
-/// Locks the keys that are free and still as old, then deletes them or gives them a time; returns how many were
-/// deleted.
-async fn change(tx: &mut MySqlConnection, age: Duration, due: &[(KeyPosition, KeyAge)]) -> Result<u64, sqlx::Error> {
-    let lock = |(key, state): &(KeyPosition, KeyAge)| {
-        let unchanged = match state {
-            KeyAge::Old => sql!("seen_at < UTC_TIMESTAMP(6) - INTERVAL {age} MICROSECOND", age = micros(age)),
-            KeyAge::Young | KeyAge::Unknown => sql!("seen_at IS NULL"),
-        };
-        sql!("SELECT 1 FROM inbox_sequence WHERE {is} AND {unchanged} FOR UPDATE SKIP LOCKED", is = key.is(), unchanged)
+/// Locks the keys that are free and still as old, and deletes them; returns how many.
+async fn delete(tx: &mut MySqlConnection, age: Duration, due: &[KeyPosition]) -> Result<u64, sqlx::Error> {
+    let lock = |key: &KeyPosition| {
+        sql!(
+            "SELECT 1 FROM inbox_sequence WHERE {is} AND seen_at < UTC_TIMESTAMP(6) - INTERVAL {age} MICROSECOND FOR UPDATE SKIP LOCKED",
+            is = key.is(),
+            age = micros(age),
+        )
     };
     let locked = Text::joined(due.iter().map(lock), "; ").run(&mut *tx).await?;
     let due: Vec<_> = due.iter().zip(&locked).filter(|(_, reply)| !reply.rows.is_empty()).map(|(due, _)| due).collect();
     if due.is_empty() {
         return Ok(0);
     }
-    let write = |(key, state): &&(KeyPosition, KeyAge)| match state {
-        KeyAge::Old => sql!("DELETE FROM inbox_sequence WHERE {is}", is = key.is()),
-        KeyAge::Young | KeyAge::Unknown => {
-            sql!("UPDATE inbox_sequence SET seen_at = UTC_TIMESTAMP(6) WHERE {is}", is = key.is())
-        }
-    };
-    Text::joined(due.iter().map(write), "; ").run(tx).await?;
-    Ok(due.iter().filter(|(_, state)| *state == KeyAge::Old).count() as u64)
+    let delete = |key: &&KeyPosition| sql!("DELETE FROM inbox_sequence WHERE {is}", is = key.is());
+    Text::joined(due.iter().map(delete), "; ").run(tx).await?;
+    Ok(due.len() as u64)
 }
 
 /// A string of a column in ASCII.

@@ -12,7 +12,6 @@ use crate::store::{
     contents::uuid,
     operate::{
         controls::{self, ControlRow},
-        replay::ELSEWHERE,
         stats::first_of_the_last_minute,
     },
     settle::attempts::{self, FailureRow},
@@ -145,7 +144,7 @@ impl StateRow {
             table,
             lane: row.try_get(0)?,
             key_hash: row.try_get(1)?,
-            attempts: row.try_get::<u16, _>(2)? & !ELSEWHERE,
+            attempts: row.try_get(2)?,
             at: row.try_get(3)?,
             holds_key: row.try_get(4)?,
             reason: row.try_get(5)?,

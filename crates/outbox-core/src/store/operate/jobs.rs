@@ -16,8 +16,7 @@ use crate::store::{
 pub enum JobChange<'a> {
     /// Make delayed messages pending before their time. Those in the queue of their key stay.
     Hurry,
-    /// Make dead messages pending, with no attempt spent. Those of a replay keep
-    /// [`ELSEWHERE`](crate::store::operate::replay::ELSEWHERE).
+    /// Make dead messages pending, with no attempt spent.
     Retry,
     /// Let the later messages of dead ones' keys go on; they stay dead.
     Release,
@@ -25,9 +24,9 @@ pub enum JobChange<'a> {
     Discard,
     /// Delete the delayed rows of messages that a replay has put there. The messages stay, as sent.
     DiscardDelayed,
-    /// Make these sent messages pending again, with a mark for their header. They may be of several lanes. The number
-    /// is that of their attempts: 0, or [`ELSEWHERE`](crate::store::operate::replay::ELSEWHERE).
-    Replay(&'a [Again], u16),
+    /// Make these sent messages pending again, with a mark for their header. They may be of several lanes. The text
+    /// names the sink and the destination that get them in place of those of their routes.
+    Replay(&'a [Again], Option<&'a str>),
 }
 
 impl JobChange<'_> {
@@ -249,7 +248,6 @@ fn change(batch: &JobBatch<'_>, rows: &Text, fenced: &Text) -> Text {
         )
     };
     match batch.change {
-        // 32768 is `ELSEWHERE`: a retry forgets the attempts, and not that a replay sends the message elsewhere.
         JobChange::Hurry | JobChange::Retry => sql!(
             "{head}{lock};
             INSERT IGNORE INTO outbox_pending (lane, id, key_hash, bytes, attempts)
@@ -258,11 +256,13 @@ fn change(batch: &JobBatch<'_>, rows: &Text, fenced: &Text) -> Text {
                 STRAIGHT_JOIN outbox_pending p FORCE INDEX (PRIMARY) ON p.lane = d.lane AND p.id = d.id WHERE {fenced}",
             head = head([batch.lane.into()].into()),
             lock = if batch.change == JobChange::Retry { lock() } else { Text::default() },
-            attempts = if batch.change == JobChange::Hurry { "d.attempts" } else { "d.attempts & 32768" },
+            attempts = if batch.change == JobChange::Hurry { "d.attempts" } else { "0" },
             rows = *rows,
             fenced = *fenced,
         ),
-        JobChange::Release => sql!("; UPDATE {rows} SET d.holds_key = 0 WHERE {fenced}", rows = *rows, fenced = *fenced),
+        JobChange::Release => {
+            sql!("; UPDATE {rows} SET d.holds_key = 0 WHERE {fenced}", rows = *rows, fenced = *fenced)
+        }
         JobChange::Discard => sql!(
             "{lock};
             DELETE m, r, a FROM {rows} LEFT JOIN outbox_messages m FORCE INDEX (PRIMARY) ON m.id = d.id
@@ -274,16 +274,16 @@ fn change(batch: &JobBatch<'_>, rows: &Text, fenced: &Text) -> Text {
             fenced = *fenced,
         ),
         JobChange::DiscardDelayed => sql!("; DELETE d FROM {rows} WHERE {fenced}", rows = *rows, fenced = *fenced),
-        JobChange::Replay(messages, attempts) => sql!(
+        JobChange::Replay(messages, destination) => sql!(
             "{head};
-            INSERT INTO outbox_replays (id, job_id, first_at)
-                SELECT v.id, j.job_id, UTC_TIMESTAMP(6) FROM outbox_jobs j STRAIGHT_JOIN {values} WHERE {fenced}
-                ON DUPLICATE KEY UPDATE job_id = VALUES(job_id);
-            INSERT IGNORE INTO outbox_pending (lane, id, key_hash, bytes, attempts)
-                SELECT v.lane, v.id, v.key_hash, v.bytes, {attempts} FROM outbox_jobs j STRAIGHT_JOIN {values} WHERE {fenced}",
+            INSERT INTO outbox_replays (id, job_id, destination)
+                SELECT v.id, j.job_id, {destination} FROM outbox_jobs j STRAIGHT_JOIN {values} WHERE {fenced}
+                ON DUPLICATE KEY UPDATE job_id = VALUES(job_id), destination = VALUES(destination);
+            INSERT IGNORE INTO outbox_pending (lane, id, key_hash, bytes)
+                SELECT v.lane, v.id, v.key_hash, v.bytes FROM outbox_jobs j STRAIGHT_JOIN {values} WHERE {fenced}",
             head = head(messages.iter().map(|it| it.lane.into()).collect()),
             values = values(messages),
-            attempts,
+            destination = destination.map_or_else(|| sql!("NULL"), |it| sql!("{it}", it = Utf8(it))),
             fenced = *fenced,
         ),
     }

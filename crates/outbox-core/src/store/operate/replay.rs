@@ -109,11 +109,10 @@ pub async fn sent(
 ) -> Result<Vec<SentMessage>, sqlx::Error> {
     let text = sql!(
         "SELECT m.id, m.message_id, m.topic, m.event_type,
-                TIMESTAMPDIFF(MICROSECOND, '1970-01-01', COALESCE(r.first_at, j.created_at)) FROM {ids}
+                TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.first_at) FROM {ids}
             STRAIGHT_JOIN outbox_messages m FORCE INDEX (PRIMARY) ON m.id = l.id
             LEFT JOIN outbox_pending p ON p.lane = {lane} AND p.id = l.id LEFT JOIN outbox_delayed d ON d.lane = {lane} AND d.id = l.id
             LEFT JOIN outbox_dead x ON x.lane = {lane} AND x.id = l.id LEFT JOIN outbox_replays r ON r.id = l.id
-            LEFT JOIN outbox_jobs j ON j.job_id = r.job_id
             WHERE p.id IS NULL AND d.id IS NULL AND x.id IS NULL AND NOT r.job_id <=> {job_id} ORDER BY m.id",
         ids = listed(ids),
         lane,
@@ -130,11 +129,6 @@ pub async fn sent(
     };
     text.run(conn).await?.iter().flat_map(|reply| &reply.rows).map(message).collect()
 }
-
-/// Added to the attempts of a message that a replay sends elsewhere than its route does. A relay that does not find
-/// that destination takes all attempts for spent, and gives the message up: it goes to no wrong place. No limit of
-/// attempts is as high.
-pub const ELSEWHERE: u16 = 1 << 15;
 
 /// The columns of the pending row of a message that is sent again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

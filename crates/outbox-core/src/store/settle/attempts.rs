@@ -4,15 +4,12 @@ use sqlx::{MySqlConnection, Row as _, mysql::MySqlRow};
 
 use crate::store::{
     claim::lease::ClaimLease,
-    operate::replay::ELSEWHERE,
     settle::{RECEIPT, Settlement},
     text::{Text, sql},
 };
 
 /// Failures that are kept of a message.
 const KEPT: u64 = 20;
-/// The bits of a row's attempts that count them.
-pub(in crate::store) const SPENT: u16 = !ELSEWHERE;
 
 /// A failure of a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,14 +71,13 @@ fn note_in(table: &'static str, lease: ClaimLease, failures: impl Iterator<Item 
     sql!(
         ";
         REPLACE INTO outbox_attempts (id, slot, attempt, failed_at, owner, reason, error)
-            SELECT f.id, {slot}, (f.attempts & {spent}) + l.more, UTC_TIMESTAMP(6), c.owner, f.reason, f.error
+            SELECT f.id, {slot}, f.attempts + l.more, UTC_TIMESTAMP(6), c.owner, f.reason, f.error
             FROM outbox_claims c{receipt}
             STRAIGHT_JOIN JSON_TABLE('[{rows}]', '$[*]'
                 COLUMNS (id BIGINT UNSIGNED PATH '$[0]', more INT UNSIGNED PATH '$[1]')) l
             STRAIGHT_JOIN {table} f FORCE INDEX (PRIMARY) ON f.lane = c.lane AND f.id = l.id
             WHERE c.claim_id = {claim_id} AND c.lease_token = {lease_token}",
         slot = slot("f.id"),
-        spent = SPENT,
         receipt = RECEIPT,
         rows = Text::joined(rows, ","),
         table,

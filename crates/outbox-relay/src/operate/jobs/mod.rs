@@ -12,7 +12,6 @@ use outbox_core::{
         audit,
         find::StateTable,
         jobs::{self, Actor, DueJob, JobBatch, JobChange, JobRow, NewJob},
-        replay::ELSEWHERE,
         unsent::{self, UnsentRow},
     },
 };
@@ -260,8 +259,7 @@ pub async fn step(db: &mut MySqlConnection, kept: Duration) -> Result<Option<Job
         }
         let part = replay::next(db, &job, &filter, kept).await?;
         let ids: Vec<u64> = part.messages.iter().map(|message| message.id).collect();
-        let attempts = if filter.to.is_some() { ELSEWHERE } else { 0 };
-        let change = JobChange::Replay(&part.messages, attempts);
+        let change = JobChange::Replay(&part.messages, filter.to.as_deref());
         return carry_out(db, &job, change, (0, &ids), ((0, part.last), part.is_last)).await;
     }
     Ok(None)

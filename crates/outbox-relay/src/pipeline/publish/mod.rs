@@ -1,10 +1,10 @@
 //! The publisher: hands messages to the sinks in the order of their keys, and notes the outcome of each.
 
-pub mod batch;
+pub(crate) mod batch;
 pub mod chains;
-pub mod destination;
-pub mod item;
-pub mod outlet;
+pub(crate) mod destination;
+pub(crate) mod item;
+pub(crate) mod outlet;
 mod room;
 
 use std::{
@@ -217,7 +217,8 @@ impl Publisher {
     /// messages of their keys. The second list goes out as tries.
     fn admitted(&mut self, items: Vec<Item>) -> (Vec<Item>, Vec<Item>) {
         let relay = &self.context.config.relay;
-        let (time, now) = (relay.publish_deadline + relay.settle_deadline, Instant::now());
+        let time = relay.under_lease();
+        let now = Instant::now();
         // Keys with a message that is left out or goes out as a try, each with the outcome of the messages behind it.
         let mut held: HashMap<LaneKey, Disposition> = HashMap::new();
         let mut admitted = Vec::with_capacity(items.len());

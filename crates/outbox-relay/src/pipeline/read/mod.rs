@@ -17,7 +17,6 @@ use outbox_core::{
             Pending,
             read::{self, Stored},
         },
-        operate::replay::ELSEWHERE,
         refusal::{Refusal, refusal},
     },
 };
@@ -197,11 +196,10 @@ impl Reader {
                 let is_shown = claimed.settler.is_some();
                 return (*row, if is_shown { Step::Decided(Disposition::Release, String::new()) } else { missing() });
             };
-            let row = spent(*row, &message);
             if claimed.behind.binary_search(&row.id).is_ok() {
-                return (row, Step::Decided(Disposition::Behind, String::new()));
+                return (*row, Step::Decided(Disposition::Behind, String::new()));
             }
-            (row, self.step(claimed.tenure.lane, row, message))
+            (*row, self.step(claimed.tenure.lane, *row, message))
         };
         rows.iter().map(step).collect()
     }
@@ -254,12 +252,6 @@ impl Reader {
             tracing::warn!(topic, "no route matches the topic: its messages wait until a relay has one");
         }
     }
-}
-
-/// Returns the row with the attempts that were spent. Without a destination the rest stays, and no attempt is left.
-fn spent(row: Pending, message: &Stored) -> Pending {
-    let attempts = if message.to.is_some() { row.attempts & !ELSEWHERE } else { row.attempts };
-    Pending { attempts, ..row }
 }
 
 fn missing() -> Step {

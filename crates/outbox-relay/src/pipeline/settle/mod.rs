@@ -20,7 +20,7 @@ use outbox_core::{
 };
 use tokio::sync::{Mutex, mpsc};
 
-pub use self::finished::Finished;
+pub(crate) use self::finished::Finished;
 use self::tries::{MAX_LOCK_WAITS, Next, Tries};
 use crate::{
     pipeline::tail::Tail,
@@ -53,7 +53,7 @@ pub(super) const MAX_TEXT: usize = 2 << 20;
 const LOCKED_PAUSE: Duration = Duration::from_secs(2);
 
 /// One settler; several share a queue.
-pub struct Settler {
+pub(crate) struct Settler {
     /// The shared state.
     pub context: Arc<Context>,
     /// Claims to be settled.
@@ -66,7 +66,7 @@ pub struct Settler {
 
 impl Settler {
     /// Settles until the publisher has ended and the queue is empty.
-    pub async fn run(self) {
+    pub(crate) async fn run(self) {
         let mut session = Session::new(&self.context);
         let (mut locked, mut again_at) = (VecDeque::new(), tokio::time::Instant::now());
         // Parts of a tail that are behind others.

@@ -12,7 +12,7 @@ use crate::binlog::{Held, RowChange, What};
 
 /// A row that the owner of the tail takes.
 #[derive(Debug)]
-pub struct Arrival {
+pub(crate) struct Arrival {
     /// The row.
     pub row: Pending,
     /// Its contents, if the log has shown them.
@@ -25,7 +25,7 @@ pub struct Arrival {
 
 /// The lane as the owner of its tail knows it.
 #[derive(Debug)]
-pub struct LaneState {
+pub(crate) struct LaneState {
     token: u64,
     phase: LanePhase,
     /// The pending rows, and those that were taken. A settled row stays until the log shows its removal.
@@ -56,7 +56,7 @@ enum LanePhase {
 impl LaneState {
     /// Begins with an open tail up to this mark, and what was there before it. Events must not be applied before.
     #[must_use]
-    pub fn new(token: u64, mark: u64, begun: &Begun) -> (Self, Vec<Arrival>) {
+    pub(crate) fn new(token: u64, mark: u64, begun: &Begun) -> (Self, Vec<Arrival>) {
         let mut lane = Self {
             token,
             phase: LanePhase::Before,
@@ -77,7 +77,7 @@ impl LaneState {
 
     /// Applies a transaction. Removals count before rows that it makes pending: a promotion takes the row from where it
     /// holds its key.
-    pub fn apply(&mut self, changes: Vec<RowChange>) -> Vec<Arrival> {
+    pub(crate) fn apply(&mut self, changes: Vec<RowChange>) -> Vec<Arrival> {
         let mut pending = Vec::new();
         let mut ended = Vec::new();
         for RowChange { what, .. } in changes {
@@ -144,7 +144,7 @@ impl LaneState {
     }
 
     /// Raises the mark, and returns the rows up to it.
-    pub fn raise(&mut self, mark: u64) -> Vec<Arrival> {
+    pub(crate) fn raise(&mut self, mark: u64) -> Vec<Arrival> {
         self.mark = self.mark.max(mark);
         let (now, late) = std::mem::take(&mut self.late).into_iter().partition(|it| it.row.id <= self.mark);
         self.late = late;
@@ -154,25 +154,25 @@ impl LaneState {
 
     /// Whether the log has shown the tail open, and not its end.
     #[must_use]
-    pub fn is_open(&self) -> bool {
+    pub(crate) fn is_open(&self) -> bool {
         self.phase == LanePhase::Open
     }
 
     /// Whether the log has shown the end of the tail.
     #[must_use]
-    pub fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.phase == LanePhase::Over
     }
 
     /// Whether a row is above the mark.
     #[must_use]
-    pub fn is_late(&self) -> bool {
+    pub(crate) fn is_late(&self) -> bool {
         !self.late.is_empty()
     }
 
     /// Whether the row was seen.
     #[must_use]
-    pub fn knows(&self, id: u64) -> bool {
+    pub(crate) fn knows(&self, id: u64) -> bool {
         self.known.contains(&id)
     }
 }

@@ -1,6 +1,6 @@
 //! The tail of a lane that this process has: its claim, what it has taken, and its settlement.
 
-pub mod lane;
+pub(crate) mod lane;
 mod parts;
 mod state;
 
@@ -42,7 +42,7 @@ pub(crate) const REST: Duration = Duration::from_secs(10);
 const ELSEWHERE: [&str; 5] = ["no_sink", "no_route", "parked", "unroutable", "unread"];
 
 /// A tail. Its parts are rows that were taken together. They are published like claims, and are settled together.
-pub struct Tail {
+pub(crate) struct Tail {
     context: Arc<Context>,
     lane: u16,
     until: Arc<Mutex<Instant>>,

@@ -1,5 +1,5 @@
--- The view with tails: their owner may have any pending row up to the mark.
-CREATE OR REPLACE VIEW outbox_claimed_messages AS
+-- Who holds message 123, until when: one row per claimed message. The owner of a tail may have any pending row up to the mark.
+CREATE VIEW outbox_claimed_messages AS
   SELECT m.id, c.claim_id, c.lane, c.owner, c.claimed_at, c.lease_until, c.kind
   FROM outbox_claims c,
        JSON_TABLE(IF(JSON_VALID(c.message_ids), c.message_ids, '[]'), '$[*]' COLUMNS (id BIGINT UNSIGNED PATH '$')) m
