@@ -142,7 +142,7 @@ impl Keeper {
         start + self.length / 10 * 9
     }
 
-    fn stands(&self, name: &str) -> bool {
+    fn is_held(&self, name: &str) -> bool {
         self.tenures.get(name).is_some_and(|tenure| tenure.until.borrow().is_some_and(|until| Instant::now() < until))
     }
 
@@ -157,7 +157,7 @@ impl Keeper {
         let Some(tenure) = self.tenures.get_mut(name).filter(|tenure| tenure.fence == fence) else { return Ok(false) };
         tenure.held -= 1;
         if tenure.held > 0 {
-            return Ok(self.stands(name));
+            return Ok(self.is_held(name));
         }
         self.lose(name);
         let owner = Arc::clone(&self.owner);
@@ -180,7 +180,7 @@ impl Keeper {
 
     /// Renews a lease. False: it is not held, and its holder was notified.
     async fn renew(&mut self, name: &str) -> Result<bool, sqlx::Error> {
-        let fence = self.tenures.get(name).map(|tenure| tenure.fence).filter(|_| self.stands(name));
+        let fence = self.tenures.get(name).map(|tenure| tenure.fence).filter(|_| self.is_held(name));
         let Some(fence) = fence else {
             self.lose(name);
             return Ok(false);

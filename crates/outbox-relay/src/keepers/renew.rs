@@ -30,7 +30,7 @@ pub(crate) async fn run(context: Arc<Context>) {
         tokio::time::sleep((context.config.relay.lease / 3).min(LONGEST)).await;
         loop {
             let mut tenures = context.leases.all();
-            tenures.retain(|tenure| !tenure.is_abandoned() && !tenure.stands);
+            tenures.retain(|tenure| !tenure.is_abandoned() && !tenure.is_part);
             let tails = context.leases.tails();
             context.alive("renew");
             // All claims in flight depend on it: after a lost connection, the next try does not wait for the next turn.

@@ -32,7 +32,7 @@ pub struct Tenure {
     /// The first and the last message of each key, if it is a part of a tail.
     pub spans: BTreeMap<u64, (u64, u64)>,
     /// Whether it is a part of a tail: only its token is in the database.
-    pub stands: bool,
+    pub is_part: bool,
     until: Arc<Mutex<Instant>>,
     hold: Mutex<Hold>,
 }
@@ -70,7 +70,7 @@ impl Tenure {
             keys,
             queued: Vec::new(),
             spans: BTreeMap::new(),
-            stands: false,
+            is_part: false,
             until: Arc::new(Mutex::new(until)),
             hold: Mutex::new(Hold::Held),
         }
@@ -88,19 +88,19 @@ impl Tenure {
         ids.sort_unstable();
         let keys = spans.keys().copied().collect();
         let part = Self::new(lease, lane, ids, keys, Instant::now());
-        Self { claim_id, spans, stands: true, until: Arc::clone(until), ..part }
+        Self { claim_id, spans, is_part: true, until: Arc::clone(until), ..part }
     }
 
     /// Whether this claim in the database is it, or the tail that it is a part of.
     #[must_use]
     pub fn is(&self, lease: ClaimLease) -> bool {
-        if self.stands { self.lease.lease_token == lease.lease_token } else { self.lease == lease }
+        if self.is_part { self.lease.lease_token == lease.lease_token } else { self.lease == lease }
     }
 
     /// Whether the claim is among these.
     #[must_use]
     pub fn is_in(&self, live: &HashSet<ClaimLease>) -> bool {
-        if self.stands { live.iter().any(|lease| self.is(*lease)) } else { live.contains(&self.lease) }
+        if self.is_part { live.iter().any(|lease| self.is(*lease)) } else { live.contains(&self.lease) }
     }
 
     /// Whether the lease surely lasts for this duration.

@@ -53,9 +53,9 @@ impl Foreign {
         let live: HashSet<ClaimLease> = seen.leases.iter().copied().collect();
         let mut barred = Barred::default();
         for tenure in own {
-            let stands = tenure.is_in(&live);
-            let returns = !stands && tenure.may_return();
-            if stands || returns {
+            let is_there = tenure.is_in(&live);
+            let returns = !is_there && tenure.may_return();
+            if is_there || returns {
                 barred.ids.extend(&tenure.ids);
             }
             if returns || tenure.is_abandoned() {
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn ones_own_claims_bar_their_messages_and_where_rows_come_back_their_keys() {
-        let stands = own(1);
+        let is_there = own(1);
         let vanished = own(2);
         let settled = own(3);
         let abandoned = own(4);
@@ -135,7 +135,7 @@ mod tests {
         abandoned.settle(false);
         abandoned.abandon();
         let seen = Seen { leases: vec![lease(1), lease(4)], ..Seen::default() };
-        let barred = Foreign::default().bar(&seen, &[stands, vanished, settled, Arc::clone(&abandoned)]);
+        let barred = Foreign::default().bar(&seen, &[is_there, vanished, settled, Arc::clone(&abandoned)]);
         assert_eq!((sorted(barred.ids), sorted(barred.keys)), (vec![10, 20, 40], vec![2, 4]));
         let barred = Foreign::default().bar(&Seen::default(), &[abandoned]);
         assert_eq!((sorted(barred.ids), sorted(barred.keys)), (vec![40], vec![4]));

@@ -294,7 +294,7 @@ impl Claimer {
         }
         let mut barred = memory.foreign.bar(&seen, &own);
         // The list that a tail has become has ever higher numbers, and a replay sends a key in the order of its claims.
-        let apart = own.iter().filter(|tenure| tenure.stands || !self.context.role.shares_keys());
+        let apart = own.iter().filter(|tenure| tenure.is_part || !self.context.role.shares_keys());
         barred.keys.extend(apart.flat_map(|tenure| &tenure.keys));
         self.context.leases.sweep(self.lane, &seen.leases);
         barred.held = self.held(memory, session, &seen).await?;

@@ -53,7 +53,7 @@ impl Finished {
     /// Whether an earlier part of the tail among these has one of its keys.
     pub(super) fn is_behind<'a>(&self, others: impl IntoIterator<Item = &'a Self>) -> bool {
         let shares = |other: &Self| self.tenure.keys.iter().any(|key| other.tenure.keys.binary_search(key).is_ok());
-        self.tenure.stands && others.into_iter().any(|other| other.lease() < self.lease() && shares(other))
+        self.tenure.is_part && others.into_iter().any(|other| other.lease() < self.lease() && shares(other))
     }
 
     /// Whether some of its messages have no outcome to write, and are pending as before.

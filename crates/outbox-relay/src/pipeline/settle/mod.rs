@@ -206,7 +206,7 @@ impl Settler {
             }
         };
         let settled = loop {
-            match self.settled(session, &group).await {
+            match self.already_settled(session, &group).await {
                 Ok(settled) => break settled,
                 Err(_) => session.pause().await,
             }
@@ -247,7 +247,7 @@ impl Settler {
 
     /// Returns the claims that are settled already. An attempt with a lost reply settled them, perhaps only while the
     /// next one waited for it.
-    async fn settled(&self, session: &mut Session, group: &[Finished]) -> Result<Vec<ClaimLease>, sqlx::Error> {
+    async fn already_settled(&self, session: &mut Session, group: &[Finished]) -> Result<Vec<ClaimLease>, sqlx::Error> {
         if group.is_empty() {
             return Ok(Vec::new());
         }

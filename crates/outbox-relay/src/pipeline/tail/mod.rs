@@ -263,7 +263,7 @@ impl Tail {
     /// The parts in flight, but for these.
     fn parts(&self, token: u64, group: &[Finished]) -> Vec<Arc<Tenure>> {
         let mut parts = self.context.leases.of_lane(self.lane);
-        parts.retain(|part| part.stands && part.lease.lease_token == token);
+        parts.retain(|part| part.is_part && part.lease.lease_token == token);
         parts.retain(|part| group.iter().all(|finished| finished.lease() != part.lease));
         parts
     }

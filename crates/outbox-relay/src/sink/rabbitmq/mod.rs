@@ -175,7 +175,7 @@ impl RabbitMq {
                 Ok(Round::Killed(_)) if round.len() > 1 => {
                     outcomes.extend(self.one_by_one(round, deadline).await);
                 }
-                Ok(ended) => outcomes.extend(settled(round, ended)),
+                Ok(ended) => outcomes.extend(outcomes_of(round, ended)),
                 Err(error) => {
                     outcomes.extend(same(rest, &error));
                     break;
@@ -204,7 +204,7 @@ impl RabbitMq {
                 Err(error) => Err(error),
             };
             outcomes.extend(match ended {
-                Ok(ended) => settled(message, ended),
+                Ok(ended) => outcomes_of(message, ended),
                 Err(error) => same(message, &PublishError::Unconfirmed(error.to_string())),
             });
         }
@@ -354,7 +354,7 @@ async fn acceptable<'a>(
     (left, outcomes)
 }
 
-fn settled(messages: &[ReadyPublish<'_>], ended: Round) -> Vec<(usize, Outcome)> {
+fn outcomes_of(messages: &[ReadyPublish<'_>], ended: Round) -> Vec<(usize, Outcome)> {
     match ended {
         Round::Settled(outcomes) | Round::Late(outcomes) => {
             messages.iter().map(|message| message.index).zip(outcomes).collect()
