@@ -151,11 +151,11 @@ impl Outbox {
         messages.iter_mut().for_each(trace::capture);
         self.check(messages)?;
         self.watch.check(conn).await?;
-        let mut is_proven = false;
-        let written = insert_all(conn, messages, &mut is_proven).await;
-        if written.is_err() && is_proven {
+        let mut writer = Writer { conn, is_proven: false };
+        let written = writer.insert_all(messages).await;
+        if written.is_err() && writer.is_proven {
             // The first error is reported. If this call fails too, the connection is lost, and with it the transaction.
-            store::enqueue::undo(conn).await.ok();
+            store::enqueue::undo(writer.conn).await.ok();
         }
         written
     }
@@ -185,71 +185,66 @@ fn counted<T>(made: Result<T, EnqueueError>) -> Result<T, EnqueueError> {
     made
 }
 
-/// The error where the server has no transaction. sqlx knows whether there was one, unless raw SQL opened it.
-fn without_transaction(conn: &MySqlConnection) -> EnqueueError {
-    if conn.is_in_transaction() { EnqueueError::TransactionEnded } else { EnqueueError::NotInTransaction }
+/// Writes the messages of a call.
+struct Writer<'c> {
+    conn: &'c mut MySqlConnection,
+    /// Whether the server has a transaction, and the savepoint to return to.
+    is_proven: bool,
 }
 
-/// The first text proves that there is a transaction, and sets the savepoint to return to: `is_proven`. A batch with
-/// sequenced keys does so before it takes their numbers; a single message takes its number in that text.
-async fn insert_all(
-    conn: &mut MySqlConnection,
-    messages: &mut [Message],
-    is_proven: &mut bool,
-) -> Result<(), EnqueueError> {
-    if messages.len() > 1 && messages.iter().any(|message| message.sequenced) {
-        prove(conn, is_proven).await?;
-        sequence::number(conn, messages).await?;
-    }
-    let mut messages = &*messages;
-    while !messages.is_empty() {
-        let (chunk, rest) = messages.split_at(store::enqueue::chunk(messages, CHUNK_BYTES));
-        let headers: Vec<_> = chunk.iter().map(|message| headers_to_json(&message.contents.headers)).collect();
-        match (chunk, headers.as_slice()) {
-            ([message], [headers]) if message.stored_size(headers.as_deref()) > CHUNK_BYTES => {
-                insert_large(conn, message, headers.clone(), is_proven).await?;
-            }
-            _ => insert(conn, chunk, &headers, is_proven).await?,
+impl Writer<'_> {
+    /// The first text proves that there is a transaction, and sets the savepoint. A batch with sequenced keys does so
+    /// before it takes their numbers; a single message takes its number in that text.
+    async fn insert_all(&mut self, messages: &mut [Message]) -> Result<(), EnqueueError> {
+        if messages.len() > 1 && messages.iter().any(|message| message.sequenced) {
+            self.prove().await?;
+            sequence::number(self.conn, messages).await?;
         }
-        messages = rest;
+        let mut messages = &*messages;
+        while !messages.is_empty() {
+            let (chunk, rest) = messages.split_at(store::enqueue::chunk(messages, CHUNK_BYTES));
+            let headers: Vec<_> = chunk.iter().map(|message| headers_to_json(&message.contents.headers)).collect();
+            match (chunk, headers.as_slice()) {
+                ([message], [headers]) if message.stored_size(headers.as_deref()) > CHUNK_BYTES => {
+                    self.insert_large(message, headers.clone()).await?;
+                }
+                _ => self.insert(chunk, &headers).await?,
+            }
+            messages = rest;
+        }
+        Ok(())
     }
-    Ok(())
-}
 
-async fn prove(conn: &mut MySqlConnection, is_proven: &mut bool) -> Result<(), EnqueueError> {
-    *is_proven = *is_proven || store::enqueue::savepoint(conn).await?;
-    if *is_proven { Ok(()) } else { Err(without_transaction(conn)) }
-}
-
-async fn insert(
-    conn: &mut MySqlConnection,
-    chunk: &[Message],
-    headers: &[Option<String>],
-    is_proven: &mut bool,
-) -> Result<(), EnqueueError> {
-    let mut inserted = store::enqueue::insert(conn, chunk, headers, is_proven).await;
-    if matches!(inserted, Ok(Open::Unknown)) && store::enqueue::is_open(conn).await? {
-        *is_proven = true;
-        inserted = store::enqueue::insert(conn, chunk, headers, is_proven).await;
+    async fn prove(&mut self) -> Result<(), EnqueueError> {
+        self.is_proven = self.is_proven || store::enqueue::savepoint(self.conn).await?;
+        if self.is_proven { Ok(()) } else { Err(self.without_transaction()) }
     }
-    match inserted {
-        Ok(Open::Yes) => Ok(()),
-        Ok(Open::No | Open::Unknown) => Err(without_transaction(conn)),
-        Err(error) => Err(explain(conn, chunk, error).await),
-    }
-}
 
-async fn insert_large(
-    conn: &mut MySqlConnection,
-    message: &Message,
-    headers: Option<String>,
-    is_proven: &mut bool,
-) -> Result<(), EnqueueError> {
-    check_packet(conn, message.stored_size(headers.as_deref())).await?;
-    prove(conn, is_proven).await?;
-    match store::enqueue::insert_large(conn, message, headers).await {
-        Ok(()) => Ok(()),
-        Err(error) => Err(explain(conn, std::slice::from_ref(message), error).await),
+    async fn insert(&mut self, chunk: &[Message], headers: &[Option<String>]) -> Result<(), EnqueueError> {
+        let mut inserted = store::enqueue::insert(self.conn, chunk, headers, &mut self.is_proven).await;
+        if matches!(inserted, Ok(Open::Unknown)) && store::enqueue::is_open(self.conn).await? {
+            self.is_proven = true;
+            inserted = store::enqueue::insert(self.conn, chunk, headers, &mut self.is_proven).await;
+        }
+        match inserted {
+            Ok(Open::Yes) => Ok(()),
+            Ok(Open::No | Open::Unknown) => Err(self.without_transaction()),
+            Err(error) => Err(explain(self.conn, chunk, error).await),
+        }
+    }
+
+    async fn insert_large(&mut self, message: &Message, headers: Option<String>) -> Result<(), EnqueueError> {
+        check_packet(self.conn, message.stored_size(headers.as_deref())).await?;
+        self.prove().await?;
+        match store::enqueue::insert_large(self.conn, message, headers).await {
+            Ok(()) => Ok(()),
+            Err(error) => Err(explain(self.conn, std::slice::from_ref(message), error).await),
+        }
+    }
+
+    /// The error where the server has no transaction. sqlx knows whether there was one, unless raw SQL opened it.
+    fn without_transaction(&self) -> EnqueueError {
+        if self.conn.is_in_transaction() { EnqueueError::TransactionEnded } else { EnqueueError::NotInTransaction }
     }
 }
 

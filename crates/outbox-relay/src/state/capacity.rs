@@ -11,9 +11,18 @@ use crate::settings;
 #[derive(Debug, Clone)]
 pub struct Capacity {
     /// Messages.
-    pub count: Pool,
+    pub messages: Pool,
     /// Bytes, in KiB.
     pub kib: Pool,
+}
+
+/// The room of a claim.
+#[derive(Debug)]
+pub struct ClaimRoom {
+    /// Room for its messages, held until it is settled.
+    pub messages: Share,
+    /// Room for their bytes, in KiB, held until they are published.
+    pub kib: Share,
 }
 
 impl Capacity {
@@ -22,15 +31,22 @@ impl Capacity {
     pub fn new(relay: &settings::RelayConfig) -> Self {
         let kib = |bytes: usize| (bytes / 1024).max(1);
         Self {
-            count: Pool::new(relay.in_flight_messages, relay.claim_messages),
+            messages: Pool::new(relay.in_flight_messages, relay.claim_messages),
             kib: Pool::new(kib(relay.in_flight_bytes), kib(relay.claim_bytes)),
         }
     }
 
     /// Keeps room for this lane, too, from now on.
     pub fn serve(&self, lane: u16) {
-        self.count.serve(lane);
+        self.messages.serve(lane);
         self.kib.serve(lane);
+    }
+
+    /// Takes room for a claim of this lane, as [`Pool::take`].
+    pub async fn take(&self, lane: u16) -> ClaimRoom {
+        let messages = self.messages.take(lane).await;
+        let kib = self.kib.take(lane).await;
+        ClaimRoom { messages, kib }
     }
 }
 
@@ -116,6 +132,14 @@ impl Pool {
         state.taken += places;
         state.held.entry(lane).and_modify(|held| *held += places);
         Some(places)
+    }
+}
+
+impl ClaimRoom {
+    /// Divides the room: the other part has this much, or as much as there is.
+    #[must_use]
+    pub fn split(&mut self, messages: usize, kib: usize) -> Self {
+        Self { messages: self.messages.split(messages), kib: self.kib.split(kib) }
     }
 }
 

@@ -36,8 +36,8 @@ impl Ahead {
     /// Starts with no claim ahead.
     pub(super) fn new(concurrency: usize, relay: &RelayConfig) -> Self {
         let batch = relay.claim_messages.max(1);
-        let count = Pool::new(concurrency.saturating_mul(batch), batch.max(OF_A_PASS));
-        let capacity = Capacity { count, ..Capacity::new(relay) };
+        let messages = Pool::new(concurrency.saturating_mul(batch), batch.max(OF_A_PASS));
+        let capacity = Capacity { messages, ..Capacity::new(relay) };
         let (at_work, calm_until) = (Semaphore::new(concurrency), Mutex::default());
         let ahead = Self { at_work, concurrency, batch, capacity, calm_until };
         ahead.resize(0);
@@ -70,7 +70,7 @@ impl Ahead {
     fn resize(&self, each: usize) {
         let ahead = (each.min(MOST) * self.concurrency).min(MOST_IN_ALL);
         let fewest = (ahead / 2).max(1).saturating_mul(self.batch);
-        self.capacity.count.resize((self.concurrency + ahead).saturating_mul(self.batch), fewest);
+        self.capacity.messages.resize((self.concurrency + ahead).saturating_mul(self.batch), fewest);
     }
 }
 
@@ -80,7 +80,7 @@ mod tests {
 
     /// Returns the places that a claimer gets now.
     async fn places(ahead: &Ahead) -> usize {
-        ahead.capacity.count.take(0).await.places()
+        ahead.capacity.messages.take(0).await.places()
     }
 
     #[tokio::test]

@@ -70,19 +70,19 @@ impl Claimer {
     /// Takes waiting rows, as many as there is room for, and hands them on. Returns whether it could.
     /// May be cancelled: nothing is taken before it has waited for all that it needs.
     async fn hand(&self, tail: &Tail, waiting: &mut VecDeque<Arrival>, clock: &Clock<'_>) -> bool {
-        let (mut count, mut bytes) =
-            (self.capacity.count.take(self.lane).await, self.capacity.kib.take(self.lane).await);
+        let mut room = self.capacity.take(self.lane).await;
         // A closed channel means that the process is ending.
         let Ok(place) = self.claims.reserve().await else { return false };
         // Parts are read from the log, or from the tables.
         let is_shown = waiting.front().is_some_and(|arrival| arrival.message.is_some());
-        let (mut arrivals, mut room) = (Vec::new(), bytes.places());
-        while arrivals.len() < PART.min(count.places())
+        let mut arrivals = Vec::new();
+        let mut left = room.kib.places();
+        while arrivals.len() < PART.min(room.messages.places())
             && let Some(arrival) = waiting.pop_front_if(|next| {
-                next.message.is_some() == is_shown && (room == bytes.places() || kib(&[next.row]) <= room)
+                next.message.is_some() == is_shown && (left == room.kib.places() || kib(&[next.row]) <= left)
             })
         {
-            room = room.saturating_sub(kib(&[arrival.row]));
+            left = left.saturating_sub(kib(&[arrival.row]));
             arrivals.push(arrival);
         }
         arrivals.sort_by_key(|arrival| arrival.row.id);
@@ -94,10 +94,11 @@ impl Claimer {
         let now = Instant::now();
         self.context.metrics.claimed_messages_total.inc_by(rows.len() as u64);
         crash::point("after_claim");
-        let (count, bytes) = (count.split(rows.len()), bytes.split(kib(&rows)));
-        let (last_pass, settler) = (Arc::clone(&self.last_pass), Some(tail.settler()));
-        let (times, messages) = ((now, now), is_shown.then_some(messages));
-        place.send(Claimed { tenure, pass, times, last_pass, rows, messages, count, bytes, behind, settler });
+        let room = room.split(rows.len(), kib(&rows));
+        let last_pass = Arc::clone(&self.last_pass);
+        let settler = Some(tail.settler());
+        let messages = is_shown.then_some(messages);
+        place.send(Claimed { tenure, pass, times: (now, now), last_pass, rows, messages, room, behind, settler });
         true
     }
 }

@@ -39,7 +39,7 @@ use crate::{
     pipeline::settle::{Finished, Settled},
     state::{
         backoff::Backoff,
-        capacity::{Capacity, Share},
+        capacity::{Capacity, ClaimRoom},
         context::Context,
         crash,
         leases::Tenure,
@@ -64,10 +64,8 @@ pub struct Claimed {
     pub rows: Vec<Pending>,
     /// Their messages, if the claim's round trip returned them.
     pub messages: Option<Vec<Stored>>,
-    /// Its share of the messages in flight, held until it is settled.
-    pub count: Share,
-    /// Its share of the bytes in flight, in KiB, held until it is published.
-    pub bytes: Share,
+    /// Its room among the messages in flight.
+    pub room: ClaimRoom,
     /// Messages that go into the queues of their keys, sorted: under a tail, earlier ones hold these.
     pub behind: Vec<u64>,
     /// The queue of its settler, if it is a part of a tail.
@@ -151,11 +149,10 @@ impl Claimer {
         };
         let stop = self.context.stop.clone();
         while let Some(true) = stop.run_until_cancelled(self.ready()).await {
-            let room = async { (self.capacity.count.take(self.lane).await, self.capacity.kib.take(self.lane).await) };
-            let Some((count, bytes)) = stop.run_until_cancelled(room).await else { break };
+            let Some(room) = stop.run_until_cancelled(self.capacity.take(self.lane)).await else { break };
             let session = self.sessions.take().await;
             let started = Instant::now();
-            let outcome = self.pass(&mut memory, session, count, bytes).await;
+            let outcome = self.pass(&mut memory, session, room).await;
             let pause = self.judge(&mut memory, &outcome, started);
             let is_idle = matches!(pause, ClaimPause::Idle);
             let Some(()) = stop.run_until_cancelled(self.rest(pause)).await else { break };
@@ -178,20 +175,13 @@ impl Claimer {
     }
 
     /// Runs one pass: look, select, claim. Gives back the room that the claim does not need.
-    async fn pass(
-        &self,
-        memory: &mut Memory,
-        mut session: Loan<'_>,
-        count: Share,
-        bytes: Share,
-    ) -> Result<Pass, sqlx::Error> {
+    async fn pass(&self, memory: &mut Memory, mut session: Loan<'_>, room: ClaimRoom) -> Result<Pass, sqlx::Error> {
         let started = Instant::now();
         let pass = self.last_pass.fetch_add(1, Ordering::AcqRel) + 1;
         // A late row of such a key is below the start: a full look finds it.
         let without = if memory.full_look_at <= started { Vec::new() } else { memory.past.take() };
-        let room = (count.places(), bytes.places());
         let rest = (!without.is_empty()).then(|| self.context.queues.rest(self.lane));
-        let looked = self.look(memory, &mut session, room, &without).await;
+        let looked = self.look(memory, &mut session, &room, &without).await;
         if !without.is_empty() {
             memory.past.took(started.elapsed());
         }
@@ -227,7 +217,7 @@ impl Claimer {
         crash::point("after_claim");
         let rows = selection.claims.concat();
         let taken = rows.len();
-        self.hand_over((pass, started), made, rows, (count, bytes)).await;
+        self.hand_over((pass, started), made, rows, room).await;
         Ok(Pass::Claimed(taken))
     }
 
@@ -237,22 +227,22 @@ impl Claimer {
         (pass, started): (u64, Instant),
         (tenures, mut messages): Made,
         mut rows: Vec<Pending>,
-        (mut count, mut bytes): (Share, Share),
+        mut room: ClaimRoom,
     ) {
         let times = (started, Instant::now());
         let claims = tenures.into_iter().map(|tenure| {
             let is_mine = |id: u64| tenure.ids.binary_search(&id).is_ok();
             let rows: Vec<Pending> = rows.extract_if(.., |row| is_mine(row.id)).collect();
             let messages = messages.as_mut().map(|all| all.extract_if(.., |it| is_mine(it.id)).collect());
-            let (count, bytes) = (count.split(self.context.role.of_claim(rows.len())), bytes.split(kib(&rows)));
+            let room = room.split(self.context.role.of_claim(rows.len()), kib(&rows));
             let last_pass = Arc::clone(&self.last_pass);
             let behind = Vec::new();
             let settler = None;
-            Claimed { tenure, pass, times, last_pass, rows, messages, count, bytes, behind, settler }
+            Claimed { tenure, pass, times, last_pass, rows, messages, room, behind, settler }
         });
         let claims: Vec<Claimed> = claims.collect();
         // The room that they do not need is free.
-        drop((count, bytes));
+        drop(room);
         for claimed in claims {
             // A closed channel means that the process is ending. The lease then expires or is released.
             self.claims.send(claimed).await.ok();
@@ -265,7 +255,7 @@ impl Claimer {
         &self,
         memory: &mut Memory,
         session: &mut Session,
-        room: (usize, usize),
+        room: &ClaimRoom,
         without: &[u64],
     ) -> Result<(Seen, Selection, Start), sqlx::Error> {
         loop {
@@ -281,11 +271,12 @@ impl Claimer {
         &self,
         memory: &mut Memory,
         session: &mut Session,
-        (messages, kib): (usize, usize),
+        room: &ClaimRoom,
         without: &[u64],
     ) -> Result<Option<(Seen, Selection)>, sqlx::Error> {
         let own = self.context.leases.of_lane(self.lane);
         let floor = self.context.floor.load(Ordering::Acquire);
+        let messages = room.messages.places();
         let rows = messages.max(self.context.role.look_rows());
         let (seen, below) = self.see(memory, session, &own, (rows, without)).await?;
         if memory.foreign.misses(&seen) {
@@ -299,7 +290,8 @@ impl Claimer {
         self.context.leases.sweep(self.lane, &seen.leases);
         barred.held = self.held(memory, session, &seen).await?;
         barred.crowded = self.context.queues.crowded(self.lane);
-        let (bytes, of_key) = (1024 * kib as u64, self.context.queues.most_of_key());
+        let bytes = 1024 * room.kib.places() as u64;
+        let of_key = self.context.queues.most_of_key();
         let of_claim = self.context.role.of_claim(messages);
         let limits = Limits { messages, of_claim, bytes, below, of_key };
         let mut selection = window::select(&seen, &barred, &limits);

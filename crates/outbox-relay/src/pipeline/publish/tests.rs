@@ -12,7 +12,7 @@ use crate::{
     pipeline::{claim::Claimed, read::Ready, retry::Policy},
     settings::{AfterDead, OnRejected, RetryConfig},
     sink::{Destination, Feed, Outgoing, Receipt, Sink},
-    state::{capacity::Pool, leases::Tenure},
+    state::{capacity::Capacity, leases::Tenure},
 };
 
 /// Most messages of a batch that the sink confirms.
@@ -110,8 +110,6 @@ async fn claim(context: &Context, claim_id: u64, lease: Duration, messages: &[(u
     tenure.queued.extend(messages.iter().map(|(_, key)| *key).filter(|key| *key == QUEUED).take(1));
     let tenure = Arc::new(tenure);
     context.leases.insert(&tenure);
-    let pool = Pool::new(2, 1);
-    let (count, bytes) = (pool.take(0).await, pool.take(0).await);
     let claimed = Claimed {
         tenure,
         pass: claim_id,
@@ -120,8 +118,7 @@ async fn claim(context: &Context, claim_id: u64, lease: Duration, messages: &[(u
         rows: Vec::new(),
         messages: None,
         behind: Vec::new(),
-        count,
-        bytes,
+        room: Capacity::new(&context.config.relay).take(0).await,
         settler: None,
     };
     let messages = messages.iter().map(|&(id, key_hash)| {

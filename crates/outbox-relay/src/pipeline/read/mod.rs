@@ -301,7 +301,7 @@ mod tests {
     use outbox_core::store::claim::lease::ClaimLease;
 
     use super::*;
-    use crate::state::{capacity::Pool, leases::Tenure};
+    use crate::state::{capacity::Capacity, leases::Tenure};
 
     #[test]
     fn a_message_is_set_aside_only_if_it_fails_for_a_lease_beside_a_database_that_answers() {
@@ -326,7 +326,6 @@ mod tests {
         let context = Context::without_database();
         let reader = Reader::new(&context, Routes::new(&[]));
         let tenure = Tenure::new(ClaimLease { claim_id: 1, lease_token: 1 }, 0, vec![7], Vec::new(), Instant::now());
-        let pool = Pool::new(2, 1);
         let claimed = Claimed {
             tenure: Arc::new(tenure),
             pass: 1,
@@ -335,8 +334,7 @@ mod tests {
             rows: vec![Pending { id: 7, key_hash: 0, bytes: 1, attempts: 0, takeovers: 0 }],
             messages: None,
             behind: Vec::new(),
-            count: pool.take(0).await,
-            bytes: pool.take(0).await,
+            room: Capacity::new(&context.config.relay).take(0).await,
             settler: None,
         };
         let read = reader.read(claimed).await;

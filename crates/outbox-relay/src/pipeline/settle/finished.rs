@@ -21,7 +21,7 @@ pub struct Finished {
     /// Keys whose queue must be read on afterwards.
     pub(super) queued: Vec<u64>,
     pub(super) trace: Option<Box<ClaimTrace>>,
-    _count: Share,
+    _room: Share,
 }
 
 impl Finished {
@@ -39,7 +39,14 @@ impl Finished {
         }
         // Nothing is written for a lost claim. Then its failed messages are pending again, too.
         claimed.tenure.settle(settlement.sent.len() < claimed.tenure.ids.len());
-        Self { tenure: claimed.tenure, settlement, last_pass: claimed.last_pass, queued, trace, _count: claimed.count }
+        Self {
+            tenure: claimed.tenure,
+            settlement,
+            last_pass: claimed.last_pass,
+            queued,
+            trace,
+            _room: claimed.room.messages,
+        }
     }
 
     pub(crate) fn lease(&self) -> ClaimLease {
