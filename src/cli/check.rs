@@ -68,7 +68,8 @@ async fn look_at_database(config: &Config) -> anyhow::Result<String> {
         let found = findings.iter().filter(|it| (it.severity == Severity::Problem) == severe);
         found.map(|it| it.evidence.as_str()).collect::<Vec<_>>().join("; ")
     };
-    let (problems, notes) = (sentences(true), sentences(false));
+    let problems = sentences(true);
+    let notes = sentences(false);
     ensure!(problems.is_empty(), problems);
     Ok(if notes.is_empty() { SERVES.to_owned() } else { format!("{SERVES}; {notes}") })
 }

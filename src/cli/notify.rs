@@ -31,7 +31,8 @@ impl Notifier {
     }
 
     fn new(name: &OsStr, watchdog: Option<Duration>) -> io::Result<Self> {
-        let (socket, supervisor) = (UnixDatagram::unbound()?, address(name)?);
+        let socket = UnixDatagram::unbound()?;
+        let supervisor = address(name)?;
         // A supervisor that is busy must not hold up the relay.
         socket.set_nonblocking(true)?;
         Ok(Self { socket, supervisor, watchdog })
@@ -44,7 +45,8 @@ impl Notifier {
         let mut told = String::new();
         let mut signed = None::<Instant>;
         loop {
-            let (reasons, stuck) = (health.reasons(), health.stuck());
+            let reasons = health.reasons();
+            let stuck = health.stuck();
             is_started = is_started || reasons.is_empty() && self.send("READY=1");
             let now = status(&stuck, &reasons, &health.sinks_down());
             if now != told && self.send(&format!("STATUS={now}")) {

@@ -58,7 +58,8 @@ pub(super) enum Reached {
 
 /// Follows the bindings from exchange to exchange, and alternate exchanges.
 pub(super) fn reached(api: &ManagementApi, exchange: &str, routing_key: Option<&str>) -> Result<Reached, Finding> {
-    let (mut queues, mut seen) = (BTreeSet::new(), BTreeSet::new());
+    let mut queues = BTreeSet::new();
+    let mut seen = BTreeSet::new();
     let mut next = vec![exchange.to_owned()];
     let mut bindings = 0;
     let mut is_unsure = false;

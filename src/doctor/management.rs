@@ -100,7 +100,8 @@ impl ManagementApi {
     }
 
     fn refused(&self, status: u16, path: &[&str]) -> Finding {
-        let (user, vhost) = (quoted(&self.user), quoted(&self.vhost));
+        let user = quoted(&self.user);
+        let vhost = quoted(&self.vhost);
         let note = |why: &str| unchecked(&self.sink, &format!("the management API {why} ({status})"));
         match (status, path) {
             // The commands that set tags and permissions replace those that the user has, and it may be the relay's:

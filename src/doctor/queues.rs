@@ -167,7 +167,8 @@ impl QueueBroker<'_> {
             return Some(risk.fix("Bind a queue in its place that has the argument x-queue-type = quorum."));
         }
         let others = self.nodes.iter().filter(|node| !queue.members.contains(node)).take(2);
-        let (vhost, queue) = (quoted(self.vhost), quoted(name));
+        let vhost = quoted(self.vhost);
+        let queue = quoted(name);
         let add = |node: &String| format!("rabbitmq-queues add_member --vhost {vhost} {queue} {}", quoted(node));
         Some(risk.fix("Add members:").shell(others.map(add).collect::<Vec<_>>().join("\n")))
     }
@@ -215,7 +216,8 @@ impl QueueBroker<'_> {
     }
 
     fn consumers(&self, name: &str, queue: &QueueInfo) -> Option<Finding> {
-        let (messages, sink) = (queue.messages, self.sink);
+        let messages = queue.messages;
+        let sink = self.sink;
         let note = || {
             let evidence = format!("The queue {name} of the sink {sink} has {messages} messages and no consumer.");
             Finding::note("queue_unread", evidence).fix("Start its consumer, or remove its binding.")
@@ -245,7 +247,8 @@ mod tests {
         let found = |broker: &QueueBroker<'_>, json: Value| {
             broker.judge("q", &queue(json)).iter().map(|it| it.finding).collect::<Vec<_>>()
         };
-        let (alone, cluster) = (broker(1, Some(20)), broker(3, Some(20)));
+        let alone = broker(1, Some(20));
+        let cluster = broker(3, Some(20));
         let classic = |json: Value| found(&cluster, json);
         assert_eq!(found(&alone, json!({})), [""; 0]);
         assert_eq!(found(&alone, json!({"type": "classic"})), [""; 0]);
@@ -274,7 +277,8 @@ mod tests {
         let found = |broker: &QueueBroker<'_>, json: Value| {
             broker.judge("q", &queue(json)).iter().map(|it| it.finding).collect::<Vec<_>>()
         };
-        let (new, old) = (broker(1, Some(20)), broker(1, None));
+        let new = broker(1, Some(20));
+        let old = broker(1, None);
         assert_eq!(found(&new, json!({"delivery_limit": 20})), ["delivery_limit"]);
         assert_eq!(found(&new, json!({"delivery_limit": null})), ["delivery_limit"]);
         assert_eq!(found(&old, json!({"delivery_limit": null})), [""; 0]);

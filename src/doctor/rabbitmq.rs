@@ -12,7 +12,8 @@ use crate::config::RabbitMqConfig;
 
 /// Looks at the exchanges, at the queues that the default exchange is to reach, and at those that bindings lead to.
 pub(super) async fn examine(name: &str, config: &RabbitMqConfig, destinations: &RoutedDestinations) -> Vec<Finding> {
-    let (mut findings, mut existing) = (Vec::new(), RoutedDestinations::new());
+    let mut findings = Vec::new();
+    let mut existing = RoutedDestinations::new();
     let looked = exist(name, config, destinations, &mut findings, &mut existing).await;
     if let Err(error) = looked.map_err(PublishError::from) {
         findings.push(Finding::note("not_checked", format!("The exchanges of the sink {name}: {error}.")));

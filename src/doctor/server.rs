@@ -171,7 +171,8 @@ impl ServerSettings<'_> {
     }
 
     fn connections(&self) -> Option<Finding> {
-        let (most, open) = (self.number("max_connections")?, self.server.connections);
+        let most = self.number("max_connections")?;
+        let open = self.server.connections;
         if most.saturating_sub(open) >= CONNECTIONS {
             return None;
         }
@@ -292,7 +293,8 @@ mod tests {
     #[test]
     fn a_long_transaction_is_named_with_its_holder() {
         let open = |connection, seconds, writes| {
-            let (user, host) = ("shop".to_owned(), "10.0.0.7:4711".to_owned());
+            let user = "shop".to_owned();
+            let host = "10.0.0.7:4711".to_owned();
             transaction(
                 Transactions::Oldest(OpenTransaction { connection, seconds, writes, user, host }),
                 "'relay'@'%'",

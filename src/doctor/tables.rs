@@ -174,7 +174,8 @@ pub(super) async fn examine(db: &mut MySqlConnection, config: &Config) -> Result
 }
 
 fn lane_findings(lane: &LaneStats, judged: &LaneStatus) -> Vec<Finding> {
-    let (number, mut findings) = (lane.lane, Vec::new());
+    let number = lane.lane;
+    let mut findings = Vec::new();
     let verdict = || format!("Lane {number}: {}", judged.verdict);
     match judged.state {
         "unserved" => findings.push(
@@ -189,7 +190,8 @@ fn lane_findings(lane: &LaneStats, judged: &LaneStatus) -> Vec<Finding> {
     }
     for waiting @ Waiting { reason, messages, .. } in &lane.delayed {
         let Some(remedy) = why::remedy(reason, &waiting.error) else { continue };
-        let (cause, count) = (status::cause(waiting), count(*messages, "waits", "wait"));
+        let cause = status::cause(waiting);
+        let count = count(*messages, "waits", "wait");
         let evidence = format!("In lane {number}, {count} ({reason}){cause}.");
         findings.push(
             Finding::risk("messages_wait", evidence)

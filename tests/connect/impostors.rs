@@ -119,7 +119,8 @@ fn plain_text_to_a_port_with_tls_is_named() -> Result<()> {
 
 #[tokio::test]
 async fn tls_to_a_plain_port_is_named() -> Result<()> {
-    let (bootstrap, amqp) = (Broker::Kafka.address().await?, Broker::RabbitMq.address().await?);
+    let bootstrap = Broker::Kafka.address().await?;
+    let amqp = Broker::RabbitMq.address().await?;
     let found = kafka(&bootstrap, "ssl")?;
     let expected = format!(
         "unavailable: no broker answers: this listener has no TLS: correct `brokers`, or \"security.protocol\" in the sink's \
@@ -143,7 +144,8 @@ async fn tls_to_a_plain_port_is_named() -> Result<()> {
 
 #[tokio::test]
 async fn a_login_that_is_refused_is_told_without_its_password() -> Result<()> {
-    let (bootstrap, amqp) = (Broker::Kafka.address().await?, Broker::RabbitMq.address().await?);
+    let bootstrap = Broker::Kafka.address().await?;
+    let amqp = Broker::RabbitMq.address().await?;
     let sasl = "\"security.protocol\" = \"sasl_plaintext\", \"sasl.mechanism\" = \"PLAIN\", \"sasl.username\" = \"relay\", \
                 \"sasl.password\" = \"canary-5bd1e995\"";
     let found = refused(check::kafka(&bootstrap, sasl)?)?;

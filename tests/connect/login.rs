@@ -154,7 +154,8 @@ async fn is_told(url: &str, sentence: &str) -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn each_login_that_fails_is_told_with_its_remedy() -> Result<()> {
     let stock = Stock::start(&[]).await?;
-    let (database, url) = (&stock.database, stock.url());
+    let database = &stock.database;
+    let url = stock.url();
     let (server, name) = url.rsplit_once('/').context("no database")?;
     let account = |name: &str| url.replace("stock:", &format!("{name}:"));
     for sql in [
@@ -201,7 +202,8 @@ async fn each_login_that_fails_is_told_with_its_remedy() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn each_login_that_fails_on_mariadb_is_told_with_its_remedy() -> Result<()> {
     let stock = Stock::start_of(Flavor::MariaDb, &[]).await?;
-    let (database, url) = (&stock.database, stock.url());
+    let database = &stock.database;
+    let url = stock.url();
     let (server, name) = url.rsplit_once('/').context("no database")?;
     let account = |name: &str| url.replace("stock:", &format!("{name}:"));
     for sql in [
@@ -220,7 +222,8 @@ async fn each_login_that_fails_on_mariadb_is_told_with_its_remedy() -> Result<()
     ] {
         is_told(&url, sentence).await?;
     }
-    let (plain, held) = (database.url_as(Account::Relay)?, database.connect_as(Account::Service).await?);
+    let plain = database.url_as(Account::Relay)?;
+    let held = database.connect_as(Account::Service).await?;
     // MariaDB takes no limit below 10. One connection more is for an administrator.
     let mut others = Vec::new();
     database.execute("SET GLOBAL max_connections = 10").await?;

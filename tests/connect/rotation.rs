@@ -35,7 +35,8 @@ async fn enqueue(database: &Database, messages: usize) -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_password_of_the_database_that_is_changed_is_read_again() -> Result<()> {
     let stock = Stock::start(&[]).await?;
-    let (database, folder) = (&stock.database, tempfile::tempdir()?);
+    let database = &stock.database;
+    let folder = tempfile::tempdir()?;
     let file = folder.path().join("password");
     std::fs::write(&file, PASSWORD)?;
     let settings = Settings::new(&stock.url().replace(&format!(":{PASSWORD}"), ""));
@@ -75,7 +76,8 @@ struct Rotation {
 
 impl Rotation {
     async fn new(topic: Topic) -> Result<Self> {
-        let (database, folder) = (Database::create(Flavor::MySql).await?, tempfile::tempdir()?);
+        let database = Database::create(Flavor::MySql).await?;
+        let folder = tempfile::tempdir()?;
         let rotation = Self { database, ledger: Ledger::new(), topic, folder };
         rotation.write("first")?;
         Ok(rotation)

@@ -66,7 +66,8 @@ async fn split(client: TcpStream, primary: u16, replica: u16, database: &str) ->
         }
     };
     let answers = async {
-        let (mut one, mut other) = (vec![0; 1 << 16], vec![0; 1 << 16]);
+        let mut one = vec![0; 1 << 16];
+        let mut other = vec![0; 1 << 16];
         loop {
             let answer = tokio::select! {
                 length = from_primary.read(&mut one) => &one[..length?],
@@ -85,12 +86,14 @@ async fn a_proxy_that_splits_reads_and_writes_is_found() -> Result<()> {
     let (primary, replica) = tokio::try_join!(options.clone().start(), options.arg("--server-id=2").start())?;
     let database = Database::create_on(&primary.url()).await?;
     let name = database.url().rsplit_once('/').and_then(|(_, rest)| rest.split('?').next()).context("no name")?;
-    let (copy, name) = (Database::create_on(&replica.url()).await?, name.to_owned());
+    let copy = Database::create_on(&replica.url()).await?;
+    let name = name.to_owned();
     let own = copy.url().rsplit_once('/').and_then(|(_, rest)| rest.split('?').next()).context("no name")?.to_owned();
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let url = format!("mysql://root@{}/{name}?ssl-mode=disabled", listener.local_addr()?);
     let through_proxy = url.clone();
-    let (primary_port, replica_port) = (primary.port(), replica.port());
+    let primary_port = primary.port();
+    let replica_port = replica.port();
     let proxy = tokio::spawn(async move {
         while let Ok((client, _)) = listener.accept().await {
             let own = own.clone();

@@ -92,7 +92,8 @@ fn silences(instance: &&str) -> [Value; 3] {
 fn copies_of_alert(alert: &Value, copies: usize) -> Vec<Value> {
     let Some(job) = alert["exp_labels"]["job"].as_str() else { return vec![alert.clone()] };
     let copy = |copy| {
-        let (name, mut alert) = (format!("{job}-{copy}"), alert.clone());
+        let name = format!("{job}-{copy}");
+        let mut alert = alert.clone();
         alert["exp_labels"]["job"] = name.clone().into();
         for (_, text) in alert["exp_annotations"].as_mapping_mut().into_iter().flatten() {
             let rest = text.as_str().and_then(|text| text.strip_prefix(job));

@@ -201,7 +201,8 @@ fn each_dashboard_has_a_fixed_uid_and_follows_the_scrape_interval() {
 #[test]
 fn panels_do_not_overlap_and_have_different_ids() {
     for (uid, dashboard) in dashboards() {
-        let (mut ids, mut cells) = (BTreeSet::new(), BTreeSet::new());
+        let mut ids = BTreeSet::new();
+        let mut cells = BTreeSet::new();
         for panel in dashboard["panels"].as_array().unwrap() {
             assert!(ids.insert(panel["id"].as_u64().unwrap()), "{uid}: id {} twice", panel["id"]);
             let [x, y, w, h] = ["x", "y", "w", "h"].map(|side| panel["gridPos"][side].as_u64().unwrap());

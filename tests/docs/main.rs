@@ -89,8 +89,10 @@ fn every_test_of_a_guarantee_exists() -> Result<()> {
 #[test]
 fn every_guarantee_has_tests_or_says_that_there_are_none() -> Result<()> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");
-    let (page, tests) = (folder.join("guarantees.md"), folder.join("guarantees-tests.md"));
-    let (page, tests) = (fs::read_to_string(page)?, fs::read_to_string(tests)?);
+    let page = folder.join("guarantees.md");
+    let tests = folder.join("guarantees-tests.md");
+    let page = fs::read_to_string(page)?;
+    let tests = fs::read_to_string(tests)?;
     let mut sections: Vec<&str> = tests.lines().filter_map(|line| line.strip_prefix("## ")).collect();
     // The rows of a table follow its line of dashes.
     for table in page.split("\n|---").skip(1) {

@@ -95,7 +95,8 @@ async fn the_service_does_its_work(flavor: Flavor) -> Result<()> {
     let inbox = Inbox::new("billing")?;
     let message = || Message::new("orders", "{}");
     for number in 1..=2_u64 {
-        let (id, mut tx) = (Uuid::now_v7(), connection.begin().await?);
+        let id = Uuid::now_v7();
+        let mut tx = connection.begin().await?;
         outbox.enqueue(&mut tx, message().key("7").sequenced()).await?;
         outbox.enqueue(&mut tx, message().message_id(id).delay(PATIENCE)).await?;
         let again = outbox.enqueue(&mut tx, message().message_id(id)).await;

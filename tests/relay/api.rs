@@ -170,7 +170,8 @@ async fn the_api_gives_the_answers_of_the_command_line(flavor: Flavor) -> Result
     operator.done("dead retry --all --yes --because", &["for the list of jobs"]).await?;
     let api = Api::start(&stage, MANY).await?;
     let remote = api.client("bob")?;
-    let (sent, dead) = (drafts[0].id.to_string(), drafts[2].id.to_string());
+    let sent = drafts[0].id.to_string();
+    let dead = drafts[2].id.to_string();
     let topic = stage.topic.name();
     let mut asked = BTreeSet::new();
     for (words, path) in questions(topic, &sent, &dead) {
@@ -247,7 +248,8 @@ async fn who_may_not_is_refused_and_nothing_is_ordered(flavor: Flavor) -> Result
     stage.database.execute(MIX).await?;
     let api = Api::start(&stage, MANY).await?;
     let order = r#"{"all": true, "yes": true, "because": "x"}"#;
-    let (json, alice) = ("Content-Type: application/json\r\n", "Authorization: Bearer alice\r\n");
+    let json = "Content-Type: application/json\r\n";
+    let alice = "Authorization: Bearer alice\r\n";
     for (expected, head, headers, body) in [
         (401, "POST /api/v1/dead/retry", json.to_owned(), order),
         (401, "POST /api/v1/dead/retry", format!("{json}Authorization: Bearer mallory\r\n"), order),

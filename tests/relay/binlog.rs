@@ -104,7 +104,8 @@ async fn pending(log: &mut Log, transactions: usize) -> Result<Vec<u64>> {
 }
 
 async fn commits_come_in_their_order_and_nothing_else(flavor: Flavor) -> Result<()> {
-    let (database, other) = (Database::create(flavor).await?, Database::create(flavor).await?);
+    let database = Database::create(flavor).await?;
+    let other = Database::create(flavor).await?;
     let mut early = database.plain().await?;
     let mut connection = database.plain().await?;
     let mut tx = connection.begin().await?;

@@ -55,7 +55,8 @@ async fn brokers() -> Result<[(&'static str, String, &'static str); 4]> {
         )
     };
     let rabbit = |place: &str| format!("type = 'rabbitmq'\nurl = 'amqp://{USER}:{CANARY}@{place}'");
-    let (bootstrap, amqp) = (Broker::Kafka.address().await?, Broker::RabbitMq.address().await?);
+    let bootstrap = Broker::Kafka.address().await?;
+    let amqp = Broker::RabbitMq.address().await?;
     let (_, place) = amqp.split_once('@').context("no login")?;
     Ok([
         ("kafka_refuses", kafka(&bootstrap), "this listener knows no SASL: correct `brokers`"),
@@ -67,7 +68,8 @@ async fn brokers() -> Result<[(&'static str, String, &'static str); 4]> {
 
 #[tokio::test]
 async fn no_password_of_a_broker_that_cannot_be_used_is_ever_printed() -> Result<()> {
-    let (database, brokers) = (Database::create(Flavor::MySql).await?, brokers().await?);
+    let database = Database::create(Flavor::MySql).await?;
+    let brokers = brokers().await?;
     let mut settings = Settings::new(database.url()).null().set("log", "level", "trace");
     for (name, sink, _) in &brokers {
         let exchange = name.starts_with("rabbit").then_some(("exchange", "e"));
@@ -80,7 +82,8 @@ async fn no_password_of_a_broker_that_cannot_be_used_is_ever_printed() -> Result
     let relay = start(&settings)?;
     database.wait_for(PATIENCE, "SELECT COUNT(*) = 4 FROM outbox_delayed WHERE reason = 'parked'").await?;
     until(PATIENCE, "what is wrong with each", || async {
-        let (page, log) = (relay.get("/readyz").await?.1, relay.log()?);
+        let page = relay.get("/readyz").await?.1;
+        let log = relay.log()?;
         for (name, _, sentence) in &brokers {
             let told = |text: &str| text.lines().any(|line| line.contains(name) && line.contains(sentence));
             ensure!(told(&page) && told(&log), "{name}: {page}");

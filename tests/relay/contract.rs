@@ -32,7 +32,8 @@ fn block(text: &str) -> Result<&'static str> {
 fn script(draft: &Draft) -> Result<String> {
     let value = |text: Option<&str>| text.map_or_else(|| "NULL".to_owned(), |text| format!("'{text}'"));
     let bytes = |bytes: &Option<Vec<u8>>| anyhow::Ok(value(bytes.as_deref().map(str::from_utf8).transpose()?));
-    let (page, headers) = (block("START TRANSACTION")?, draft.headers.iter());
+    let page = block("START TRANSACTION")?;
+    let headers = draft.headers.iter();
     let headers: Vec<_> = headers.map(|(name, value)| format!("\"{name}\":\"{value}\"")).collect();
     let headers = (!headers.is_empty()).then(|| format!("{{{}}}", headers.join(",")));
     let values = format!(
@@ -54,13 +55,15 @@ fn script(draft: &Draft) -> Result<String> {
 /// Does the same, with the page's number of the key as a header.
 fn numbered(draft: &Draft) -> Result<String> {
     let header = "SET @headers = JSON_SET(@headers, '$.sequence', CAST(LAST_INSERT_ID() AS CHAR));";
-    let (begin, number) = ("START TRANSACTION;", block("INSERT INTO outbox_key_sequence")?);
+    let begin = "START TRANSACTION;";
+    let number = block("INSERT INTO outbox_key_sequence")?;
     Ok(script(draft)?.replace(begin, &format!("{begin}\n{number}{header}")))
 }
 
 /// Does the same, with the page's row for a later time in place of the pending one.
 fn delayed(draft: &Draft) -> Result<String> {
-    let (script, row) = (script(draft)?, block("INSERT INTO outbox_delayed")?);
+    let script = script(draft)?;
+    let row = block("INSERT INTO outbox_delayed")?;
     let (before, _) = script.split_once("INSERT INTO outbox_pending").context("no pending row")?;
     let (values, transaction) = before.split_once("START").context("no transaction")?;
     Ok(format!("{values}{}START{transaction}{row}COMMIT;\n", block("SET @due_at")?))
@@ -86,7 +89,8 @@ async fn send(url: &Url, sql: &str) -> Result<()> {
 }
 
 fn client(url: &Url, sql: &str) -> Result<()> {
-    let (host, port) = (url.host_str().context("no host")?, url.port().context("no port")?.to_string());
+    let host = url.host_str().context("no host")?;
+    let port = url.port().context("no port")?.to_string();
     let database = url.path().trim_start_matches('/');
     let password = format!("--password={}", url.password().context("no password")?);
     let user = ["-u", url.username(), &password];
@@ -133,7 +137,8 @@ async fn what_the_text_writes_is_delivered(flavor: Flavor) -> Result<()> {
 async fn numbers_and_delays_that_the_text_writes_are_kept(flavor: Flavor) -> Result<()> {
     let mut stage = Stage::new(flavor, Broker::Kafka).await?.patient();
     let topic = stage.topic.name().to_owned();
-    let (first, second) = (draft(&topic, 1), draft(&topic, 2));
+    let first = draft(&topic, 1);
+    let second = draft(&topic, 2);
     let later = Draft { sequence: None, ..draft(&topic, 3) };
     let sql = [numbered(&first)?, numbered(&second)?, delayed(&later)?].concat();
     let opened = stage.ledger.open(&[first.header("sequence", "1"), second.header("sequence", "2"), later]);

@@ -155,7 +155,8 @@ async fn a_paused_relay_finishes_and_claims_no_more(flavor: Flavor) -> Result<()
     let operator = stage.operator()?;
     let mut first = start(&stage.settings.clone().set("relay", "owner", "first"))?;
     let wait = async |stage: &Stage, name: &str, expected: &str| {
-        let (name, expected) = (name.to_owned(), expected.to_owned());
+        let name = name.to_owned();
+        let expected = expected.to_owned();
         until(PATIENCE, "the state of the relay", || async {
             let (instance, found) = state(stage, &name).await?;
             ensure!(found == expected, "{instance} is {found}");

@@ -95,7 +95,8 @@ async fn a_tenth_is_rolled_back_and_nothing_of_it_is_sent() -> Result<()> {
 #[tokio::test]
 async fn a_delayed_message_is_sent_when_it_is_due_and_an_expired_one_never() -> Result<()> {
     let mut stage = Stage::new(Flavor::MySql, Broker::Kafka).await?.patient();
-    let (delayed, expired) = ([stage.draft(1)], [stage.draft(2)]);
+    let delayed = [stage.draft(1)];
+    let expired = [stage.draft(2)];
     load::commit(&stage.database, &stage.ledger, &delayed, |message| message.delay(Duration::from_secs(2))).await?;
     load::commit(&stage.database, &stage.ledger, &expired, |message| message.expires_after(Duration::from_millis(1)))
         .await?;
@@ -151,7 +152,8 @@ async fn a_message_that_expires_after_it_was_read_still_goes_out() -> Result<()>
 #[tokio::test]
 async fn two_lanes_are_both_served_and_a_lane_of_nobody_waits() -> Result<()> {
     let mut stage = Stage::new(Flavor::MySql, Broker::Kafka).await?.patient();
-    let (first, second) = ([stage.draft(1)], [stage.draft(2)]);
+    let first = [stage.draft(1)];
+    let second = [stage.draft(2)];
     stage.commit(&first).await?;
     load::commit(&stage.database, &stage.ledger, &second, |message| message.lane(7)).await?;
     stage.settings = stage.settings.clone().set("relay", "lanes", vec![0]);
@@ -199,7 +201,8 @@ async fn a_pending_row_without_its_message_stops_no_other() -> Result<()> {
 #[tokio::test]
 async fn a_message_without_route_waits_unspent_until_a_relay_has_one_or_it_expires() -> Result<()> {
     let mut stage = Stage::new(Flavor::MySql, Broker::Kafka).await?.patient();
-    let (waiting, expired) = ([stage.draft(1)], [stage.draft(2)]);
+    let waiting = [stage.draft(1)];
+    let expired = [stage.draft(2)];
     let soon = |message: outbox_core::Message| message.expires_after(Duration::from_millis(1));
     load::commit(&stage.database, &stage.ledger, &waiting, |message| message).await?;
     load::commit(&stage.database, &stage.ledger, &expired, soon).await?;

@@ -200,7 +200,8 @@ async fn a_rabbitmq_queue_that_confirms_nothing_holds_up_no_other() -> Result<()
         let before = connection(&server).await?;
         let tried = unconfirmed(&relay.metrics().await?);
         wait_for("two tries", &|metrics| unconfirmed(metrics) > tried + 1.5).await?;
-        let (after, log) = (connection(&server).await?, relay.log()?);
+        let after = connection(&server).await?;
+        let log = relay.log()?;
         ensure!(before == after, "the connection was dropped: {before}, then {after}:\n{log}");
         ensure!(!log.contains("the sink is unavailable"), "one queue was taken for the sink:\n{log}");
         checked.set(true);

@@ -206,7 +206,8 @@ fn database_name(database: &Database) -> Result<String> {
 
 async fn each_broken_table_or_row_is_found(flavor: Flavor) -> Result<()> {
     let clinic = Clinic::open(flavor).await?;
-    let (database, printed) = (&clinic.stage.database, || Cure::Printed);
+    let database = &clinic.stage.database;
+    let printed = || Cure::Printed;
     clinic.case("schema", "ALTER TABLE outbox_leases ENGINE = MyISAM", printed()).await?;
     clinic.case("schema", "DELETE FROM outbox_migrations WHERE version = (SELECT * FROM (SELECT MAX(version) FROM outbox_migrations) m)", printed()).await?;
     let pause = "INSERT INTO outbox_controls (kind, name, paused_at, actor, reason) VALUES ('destination', 'kafka/it''s', UTC_TIMESTAMP(6), 'a', 'x')";
@@ -262,7 +263,8 @@ async fn each_broken_table_or_row_is_found(flavor: Flavor) -> Result<()> {
 
 async fn each_broken_configuration_or_broker_is_found(flavor: Flavor) -> Result<()> {
     let clinic = Clinic::open(flavor).await?;
-    let (settings, kafka) = (clinic.stage.settings.clone(), clinic.stage.topic.address());
+    let settings = clinic.stage.settings.clone();
+    let kafka = clinic.stage.topic.address();
     let short = settings.clone().set("retention", "inbox", "1h").set("retention", "sent", "2h");
     clinic.expect_with(&short, &["inbox_window"]).await?;
     let kept = settings.clone().set("retention", "inbox", "0").set("retention", "sent", "0");

@@ -98,7 +98,8 @@ impl Rabbit {
     }
 
     async fn bind(&self, queue: &str, exchange: &str, key: &str) -> Result<()> {
-        let (options, none) = (QueueBindOptions::default(), FieldTable::default());
+        let options = QueueBindOptions::default();
+        let none = FieldTable::default();
         Ok(self.channel.queue_bind(queue.into(), exchange.into(), key.into(), options, none).await?)
     }
 
@@ -133,7 +134,8 @@ impl Rabbit {
         self.case("alternate", "orders", &[]).await?;
         self.exchange("front", ExchangeKind::Fanout, FieldTable::default()).await?;
         self.case("front", "orders", &["exchange_unbound"]).await?;
-        let (options, none) = (ExchangeBindOptions::default(), FieldTable::default());
+        let options = ExchangeBindOptions::default();
+        let none = FieldTable::default();
         self.channel.exchange_bind("sound".into(), "front".into(), "".into(), options, none).await?;
         self.case("front", "orders", &[]).await?;
         self.case("front", "refunds", &["exchange_unbound"]).await.map(drop)
@@ -199,7 +201,8 @@ impl Rabbit {
         self.queue("own", own, FieldTable::default()).await?;
         self.case("", "own", &["queue_not_durable"]).await?;
         self.queue("unread", DURABLE, text(&GOOD)).await?;
-        let (options, properties) = (BasicPublishOptions::default(), BasicProperties::default());
+        let options = BasicPublishOptions::default();
+        let properties = BasicProperties::default();
         self.channel.basic_publish("".into(), "unread".into(), options, b"x", properties).await?.await?;
         // The node counts messages every five seconds.
         until(PATIENCE, "a message", || async { self.case("", "unread", &["queue_unread"]).await.map(drop) }).await

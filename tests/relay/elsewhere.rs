@@ -151,7 +151,8 @@ async fn a_message_keeps_its_other_destination_over_take_over_death_and_retry(fl
         stage.database.wait_for(PATIENCE, "SELECT COUNT(*) = 3 FROM outbox_dead").await?;
         let operator = stage.operator()?;
         let dead = operator.json("dead list", &[]).await?;
-        let (id, attempts) = (&dead["rows"][0]["id"], dead["rows"][0]["attempts"].as_u64());
+        let id = &dead["rows"][0]["id"];
+        let attempts = dead["rows"][0]["attempts"].as_u64();
         ensure!(attempts.is_some_and(|attempts| attempts < 100), "{broker:?}: {dead:#}");
         let why = operator.json("why", &[&id.to_string()]).await?;
         let sentence = format!("Job {job} sends it to {to}, and not to the destination of its route.");

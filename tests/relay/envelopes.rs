@@ -82,7 +82,8 @@ async fn what_enqueue_takes_by_default_fits_in_each_envelope() -> Result<()> {
     for envelope in envelopes {
         let keys = [("topics", envelope), ("sink", "kafka"), ("topic", name.as_str()), ("envelope", envelope)];
         stage.settings = stage.settings.clone().first_route(keys);
-        let (key, header) = ("k".repeat(1000), "\"".repeat(8000));
+        let key = "k".repeat(1000);
+        let header = "\"".repeat(8000);
         let besides = key.len() + "tenant".len() + header.len();
         for size in [999_600, 999_950, 1_000_000] {
             let payload = format!("[{}]", "1".repeat(size - 2 - besides));

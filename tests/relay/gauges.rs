@@ -48,7 +48,8 @@ async fn one_relay_counts_for_all_until_it_dies(flavor: Flavor) -> Result<()> {
     }
     // A relay that counts for itself has a time of its own.
     until(PATIENCE, "the numbers of one count on both", || async {
-        let (first, second) = (first.metrics().await?, second.metrics().await?);
+        let first = first.metrics().await?;
+        let second = second.metrics().await?;
         let [first, second] = [first, second].map(|metrics| metrics.sum("outbox_queue_observed_timestamp_seconds"));
         ensure!(first.to_bits() == second.to_bits(), "{first} and {second}");
         Ok(())

@@ -67,7 +67,8 @@ impl Edited {
 }
 
 async fn one_message(payload: &str) -> Result<(Database, Topic, Ledger)> {
-    let (database, topic) = (Database::create(Flavor::MySql).await?, Topic::create(Broker::Kafka).await?);
+    let database = Database::create(Flavor::MySql).await?;
+    let topic = Topic::create(Broker::Kafka).await?;
     let ledger = Ledger::new();
     load::commit(&database, &ledger, &[Draft::new(topic.name(), payload)], |message| message).await?;
     Ok((database, topic, ledger))
@@ -165,7 +166,8 @@ async fn a_code_that_nobody_knows_stops_nobody() -> Result<()> {
 /// its claim was made.
 #[tokio::test]
 async fn a_row_that_is_deleted_while_it_is_claimed_stops_nobody() -> Result<()> {
-    let (small, large) = ("before".to_owned(), "before".repeat(20_000));
+    let small = "before".to_owned();
+    let large = "before".repeat(20_000);
     for (edit, payload, lost) in [
         ("DELETE FROM outbox_claims", &small, 0),
         ("DELETE FROM outbox_pending", &small, 0),

@@ -68,10 +68,8 @@ async fn a_running_consumer_retries_what_is_dead_at_the_order_of_an_operator(fla
     ensure!(waiting[0]["state"] == "waits for the consumer" && waiting[0]["retry"] == all["retry"], "{waiting:#}");
 
     // Another transaction works on one of them.
-    let (mut other, sql) = (
-        stage.database.plain().await?,
-        "SELECT 1 FROM inbox_dead WHERE consumer = 'billing' AND message_id = ? FOR UPDATE",
-    );
+    let mut other = stage.database.plain().await?;
+    let sql = "SELECT 1 FROM inbox_dead WHERE consumer = 'billing' AND message_id = ? FOR UPDATE";
     let mut held = other.begin().await?;
     sqlx::query(sql).bind(sent[2].id.unwrap_or_default().as_bytes().as_slice()).execute(&mut *held).await?;
     let stop = CancellationToken::new();

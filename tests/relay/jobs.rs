@@ -243,7 +243,8 @@ async fn a_stopped_job_leaves_the_rest(flavor: Flavor) -> Result<()> {
 
 async fn a_job_whose_message_is_locked_lets_others_go_on(flavor: Flavor) -> Result<()> {
     let mut stage = Stage::new(flavor, Broker::Kafka).await?;
-    let (operator, drafts) = (stage.operator()?, [stage.draft(1), stage.draft(2)]);
+    let operator = stage.operator()?;
+    let drafts = [stage.draft(1), stage.draft(2)];
     stage.commit(&drafts).await?;
     stage.database.execute(BURY).await?;
     let mut console = stage.database.plain().await?;

@@ -128,7 +128,8 @@ async fn the_trace_of_a_request_leads_to_the_effect_of_its_message() -> Result<(
         let message = Message::new(stage.topic.name(), "order").lane(if way.is_some() { 0 } else { LANE });
         let pool = MySqlPool::connect(&stage.database.url_as(Account::Service)?).await?;
         let port = shop(pool, message).await?;
-        let (stop, relay) = (CancellationToken::new(), way.map(|_| stage.relay()).transpose()?);
+        let stop = CancellationToken::new();
+        let relay = way.map(|_| stage.relay()).transpose()?;
         let consumer = consume(&stage, way, stop.clone()).await?;
 
         let request = format!("POST /orders HTTP/1.0\r\nHost: shop\r\ntraceparent: 00-{TRACE}-{SPAN}-01\r\n\r\n");
@@ -143,8 +144,10 @@ async fn the_trace_of_a_request_leads_to_the_effect_of_its_message() -> Result<(
         drop(guard);
         tokio::task::spawn_blocking(move || provider.shutdown()).await??;
 
-        let (spans, trace) = (collector.spans.lock().clone(), u128::from_str_radix(TRACE, 16)?.to_be_bytes());
-        let (request, process) = (named(&spans, "POST /orders")?, named(&spans, "process")?);
+        let spans = collector.spans.lock().clone();
+        let trace = u128::from_str_radix(TRACE, 16)?.to_be_bytes();
+        let request = named(&spans, "POST /orders")?;
+        let process = named(&spans, "process")?;
         ensure!(request.trace_id == trace && process.trace_id == trace, "{way:?}: {request:#?} {process:#?}");
         ensure!(request.parent_span_id == u64::from_str_radix(SPAN, 16)?.to_be_bytes(), "{way:?}: {request:#?}");
         ensure!(process.parent_span_id == request.span_id, "{way:?}: {process:#?} of {request:#?}");

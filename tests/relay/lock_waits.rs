@@ -68,7 +68,8 @@ async fn claim(
     messages: u32,
     lease: Duration,
 ) -> Result<(ClaimLease, Settlement)> {
-    let (owner, lease_token) = ("test", u64::MAX - above);
+    let owner = "test";
+    let lease_token = u64::MAX - above;
     let look = Look { owner, above, limit: messages, ..Look::default() };
     let seen = claim::look(db, &look).await?;
     let message_ids: Vec<u64> = seen.fresh.iter().map(|row| row.id).collect();
@@ -125,7 +126,8 @@ async fn settling_and_renewing_wait_for_no_open_transaction_and_no_other_settler
 
 async fn a_take_over_waits_for_no_open_transaction(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
-    let (mut db, mut service) = (relay(&database).await?, database.plain().await?);
+    let mut db = relay(&database).await?;
+    let mut service = database.plain().await?;
     committed(&database, 3, None).await?;
     claim(&mut db, 0, 3, Duration::ZERO).await?;
     let mut open = service.begin().await?;
@@ -139,7 +141,8 @@ async fn a_take_over_waits_for_no_open_transaction(flavor: Flavor) -> Result<()>
 
 async fn promoting_waits_for_no_open_transaction(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
-    let (mut db, mut service) = (relay(&database).await?, database.plain().await?);
+    let mut db = relay(&database).await?;
+    let mut service = database.plain().await?;
     committed(&database, 3, Some(Duration::from_secs(60))).await?;
     sqlx::raw_sql("UPDATE outbox_delayed SET due_at = '2020-01-01'").execute(&mut db).await?;
     let mut open = service.begin().await?;

@@ -118,7 +118,8 @@ async fn a_budget_is_kept_and_the_rest_is_found_behind_it(flavor: Flavor) -> Res
     for flags in
         [&["--budget", "100"][..], &["--limit", "7"], &["--limit", "550"], &["--budget", "1200", "--limit", "600"]]
     {
-        let (mut found, mut below) = (Vec::new(), u64::MAX.to_string());
+        let mut found = Vec::new();
+        let mut below = u64::MAX.to_string();
         for _ in 0..100 {
             let own = ["--topic", stage.topic.name(), "--key", "k0", "--below", &below];
             let page = viewer.json("messages list", &[&own[..], flags].concat()).await?;

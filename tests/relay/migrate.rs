@@ -89,7 +89,8 @@ async fn a_migration_that_is_killed_at_any_statement_is_completed_by_the_next_on
     let mut kills = 0;
     loop {
         let child: Arc<Mutex<Option<Child>>> = Arc::default();
-        let (victim, rows) = (Arc::clone(&child), Arc::clone(&rows));
+        let victim = Arc::clone(&child);
+        let rows = Arc::clone(&rows);
         proxy.cut_replies(1, move |packet| {
             let new = || rows.lock().unwrap_or_else(PoisonError::into_inner).insert(packet.to_vec());
             let meant = upgrade::changes(packet) && (!upgrade::writes_rows(packet) || new());

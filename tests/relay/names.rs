@@ -27,9 +27,11 @@ type Log = Arc<Mutex<Seen>>;
 
 /// Writes down what it gets. A payload `wait` waits for the gate.
 fn handler(log: &Log, gate: &Arc<Semaphore>) -> impl Handler {
-    let (log, gate) = (Arc::clone(log), Arc::clone(gate));
+    let log = Arc::clone(log);
+    let gate = Arc::clone(gate);
     handler_fn(move |_tx, message| {
-        let (log, gate) = (Arc::clone(&log), Arc::clone(&gate));
+        let log = Arc::clone(&log);
+        let gate = Arc::clone(&gate);
         Box::pin(async move {
             let payload = String::from_utf8_lossy(message.contents.payload.as_deref().unwrap_or_default());
             let text = format!("{} {payload}", message.contents.topic);
@@ -158,7 +160,8 @@ async fn topics_that_share_a_destination_keep_numbers_of_their_own() -> Result<(
         let expected: Vec<_> = pairs.iter().map(|(topic, number)| format!("{topic} {number}")).collect();
         let expected: Vec<_> = expected.iter().map(String::as_str).collect();
 
-        let (gate, stop) = (Arc::new(Semaphore::new(0)), CancellationToken::new());
+        let gate = Arc::new(Semaphore::new(0));
+        let stop = CancellationToken::new();
         let log = Log::default();
         let first = consume(&stage, &name, handler(&log, &gate), &stop).await?;
         wait_for_done(&log, &expected).await.with_context(|| format!("{broker:?}"))?;

@@ -155,7 +155,8 @@ async fn late(flavor: Flavor, account: Account) -> Result<()> {
     let mut slow = stage.database.plain().await?;
     let mut tx = slow.begin().await?;
     let opened = write(&stage, &mut tx, &late).await?;
-    let (began, mut others) = (Instant::now(), 0_u32);
+    let began = Instant::now();
+    let mut others = 0_u32;
     while others < 50 || began.elapsed() < OPEN {
         others += 1;
         stage.commit(&[draft("other", others.into())]).await?;

@@ -55,7 +55,8 @@ fn chosen(expression: &str) -> String {
 
 /// Consumes the topic until the runtime ends. Returns the port of its metrics.
 async fn consume(stage: &Stage) -> Result<u16> {
-    let (registry, name) = (Registry::new(), stage.topic.name());
+    let registry = Registry::new();
+    let name = stage.topic.name();
     let pool = MySqlPool::connect(stage.database.url_as(Account::Service)?.as_str()).await?;
     let consumer = kafka::Consumer::new(stage.topic.address(), name, pool)?.topic(name);
     let consumer = consumer.metrics(outbox_consumer::Metrics::register(&registry)?);

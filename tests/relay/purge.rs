@@ -99,7 +99,8 @@ async fn the_purge_leaves_a_dead_message_that_holds_its_key_to_an_operator(flavo
     let rows = "INSERT INTO outbox_dead (lane, id, key_hash, bytes, attempts, died_at, holds_key, reason, owner) VALUES \
         (0, 1, 7, 0, 1, '2020-01-05', 1, 'x', 'x'), (0, 2, 7, 0, 1, '2020-01-05', 0, 'x', 'x')";
     database.execute(rows).await?;
-    let (mut db, day) = (database.connect().await?, Duration::from_hours(24));
+    let mut db = database.connect().await?;
+    let day = Duration::from_hours(24);
     ensure!(purge::old_dead(&mut db, day, 100).await?.rows == 1, "the forecast counts both");
     ensure!(purge::dead(&mut db, day, 100).await? == 1, "both were deleted");
     database.execute("UPDATE outbox_dead SET holds_key = 0").await?;

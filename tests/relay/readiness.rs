@@ -62,7 +62,8 @@ async fn report(supervisor: &UnixDatagram) -> Result<String> {
 }
 
 async fn systemd_is_told_that_a_relay_is_ready_once_its_tables_exist(flavor: Flavor) -> Result<()> {
-    let (database, folder) = (Database::create_empty(flavor).await?, tempfile::tempdir()?);
+    let database = Database::create_empty(flavor).await?;
+    let folder = tempfile::tempdir()?;
     let name = folder.path().join("notify");
     let supervisor = UnixDatagram::bind(&name)?;
     let settings = Settings::new(database.url()).null().route([("topics", "*"), ("sink", "null")]);

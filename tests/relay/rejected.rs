@@ -68,7 +68,8 @@ fn unroutable(stage: &Stage, key: &str) -> Draft {
 #[tokio::test]
 async fn a_dead_message_of_a_blocking_route_holds_its_key_and_no_other() -> Result<()> {
     let mut stage = by_event_type(&[("after_dead", "block")]).await?;
-    let (bad, held) = (unroutable(&stage, "a"), [routable(&stage, "a", 2), routable(&stage, "a", 3)]);
+    let bad = unroutable(&stage, "a");
+    let held = [routable(&stage, "a", 2), routable(&stage, "a", 3)];
     let free: Vec<Draft> = (1..=20).map(|n| routable(&stage, "b", n)).collect();
     let drafts = [vec![routable(&stage, "a", 1), bad.clone()], held.to_vec(), free].concat();
     stage.commit(&drafts).await?;
@@ -104,7 +105,8 @@ async fn a_route_that_retries_gives_up_after_its_attempts_and_keeps_the_order() 
 #[tokio::test]
 async fn a_route_has_its_own_number_of_attempts() -> Result<()> {
     let mut stage = by_event_type(&[("on_rejected", "retry"), ("retry_base", "10ms"), ("retry_max", "20ms")]).await?;
-    let (first, second) = (unroutable(&stage, "a"), unroutable(&stage, "b"));
+    let first = unroutable(&stage, "a");
+    let second = unroutable(&stage, "b");
     let dead = |attempts: u8| format!("SELECT COUNT(*) = 1 FROM outbox_dead WHERE attempts = {attempts}");
     stage.settings = stage.settings.clone().env("RELAY__ROUTES__0__MAX_ATTEMPTS", "2");
     stage.commit(std::slice::from_ref(&first)).await?;

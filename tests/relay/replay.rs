@@ -95,7 +95,8 @@ async fn replays_go_one_after_the_other_and_take_a_message_once(flavor: Flavor) 
     let mut stage = Stage::new(flavor, Broker::Kafka).await?.patient();
     let mut relay = stage.relay()?;
     for number in 0..10_u16 {
-        let (draft, lane) = (stage.draft(number.into()), number % 3);
+        let draft = stage.draft(number.into());
+        let lane = number % 3;
         load::commit(&stage.database, &stage.ledger, &[draft], |message| message.lane(lane)).await?;
     }
     stage.database.wait_until_drained(PATIENCE).await?;

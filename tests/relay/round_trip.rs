@@ -73,7 +73,8 @@ async fn a_stranger_that_takes_all_messages_is_seen_by_the_canary_alone() -> Res
     let stray = start(&stray)?;
     let by_stray = "SELECT COUNT(*) > 0 FROM outbox_sent WHERE owner LIKE 'stray/%'";
     stage.database.wait_for(PATIENCE, by_stray).await?;
-    let (returned, before) = (first.metrics_within(PATIENCE).await?.sum(RETURNED), lost(&first)?);
+    let returned = first.metrics_within(PATIENCE).await?.sum(RETURNED);
+    let before = lost(&first)?;
     until(PATIENCE, "two lost canaries", || async {
         let lost = lost(&first)? - before;
         ensure!(lost >= 2, "{lost}");

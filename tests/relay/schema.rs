@@ -101,7 +101,8 @@ async fn a_relay_ends_where_the_tables_do_not_serve_its_release(flavor: Flavor) 
     ] {
         database.execute(edit).await?;
         let mut relay = started(&database)?;
-        let (status, log) = (relay.wait_for_end(PATIENCE).await?, relay.log()?);
+        let status = relay.wait_for_end(PATIENCE).await?;
+        let log = relay.log()?;
         ensure!(status.code() == Some(1) && log.lines().next_back() == Some(problem), "{status}: {log}");
     }
     Ok(())

@@ -24,7 +24,8 @@ async fn a_hostile_server_changes_no_order_and_no_answer(flavor: Flavor) -> Resu
     let topic = stage.topic.name().to_owned();
     let route = [("topics", &*topic), ("sink", "kafka"), ("topic", "{topic}"), ("after_dead", "block")];
     stage.settings = stage.settings.clone().first_route(route);
-    let (dead, held) = (stage.draft(0).key("k", 1), stage.draft(0).key("k", 2));
+    let dead = stage.draft(0).key("k", 1);
+    let held = stage.draft(0).key("k", 2);
     let other = |number: u64| stage.draft(0).key(format!("other {}", number % 10), 1 + number / 10);
     stage.commit(std::slice::from_ref(&dead)).await?;
     stage.database.execute(BURY).await?;

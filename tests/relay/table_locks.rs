@@ -96,7 +96,8 @@ async fn a_locked_table_is_named_and_costs_no_connections(flavor: Flavor) -> Res
 async fn an_alter_that_waits_for_a_reader_is_named(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
     let operator = client(database.url_as(Account::Operator)?);
-    let (mut reader, mut waits) = (database.plain().await?, database.plain().await?);
+    let mut reader = database.plain().await?;
+    let mut waits = database.plain().await?;
     sqlx::raw_sql("BEGIN; SELECT 1 FROM outbox_claims LIMIT 1").execute(&mut reader).await?;
     let alters =
         tokio::spawn(async move { waits.execute("ALTER TABLE outbox_claims COMMENT = 'tried'").await.map(drop) });

@@ -85,7 +85,8 @@ async fn a_relay_that_serves_a_lane_alone_takes_its_rows_from_the_log(flavor: Fl
     stage.database.wait_for(PATIENCE, "SELECT COUNT(*) = 0 FROM outbox_claims").await?;
     // The tail ends for lack of messages, and says so.
     until(PATIENCE, "an idle end", || async {
-        let (mut idle, mut missed) = (0.0, 0.0);
+        let mut idle = 0.0;
+        let mut missed = 0.0;
         for relay in &relays {
             let metrics = relay.metrics().await?;
             idle += metrics.sum_where("outbox_relay_tail_ends_total", r#"reason="idle""#);

@@ -38,7 +38,8 @@ pub(crate) struct Collector {
 impl Collector {
     pub(crate) async fn start() -> Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
-        let (url, spans) = (format!("http://{}", listener.local_addr()?), Arc::<Mutex<Vec<Span>>>::default());
+        let url = format!("http://{}", listener.local_addr()?);
+        let spans = Arc::<Mutex<Vec<Span>>>::default();
         let store = Arc::clone(&spans);
         let take = async move |body: Bytes| {
             let Ok(request) = ExportTraceServiceRequest::decode(body) else { return StatusCode::BAD_REQUEST };

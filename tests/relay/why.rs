@@ -56,22 +56,23 @@ async fn each_message_has_its_cause(flavor: Flavor) -> Result<()> {
         .route([("topics", topic.as_str()), ("sink", "kafka"), ("topic", "{topic}"), ("after_dead", "block")])
         .set("relay", "lanes", vec![0]);
     let viewer = Viewer::new(&stage).await?;
-    let lane = |lane| move |message: outbox_core::Message| message.lane(lane);
     let commit = async |draft: &Draft, change: &(dyn Fn(outbox_core::Message) -> outbox_core::Message + Sync)| {
         load::commit(&stage.database, &stage.ledger, std::slice::from_ref(draft), change).await
     };
     let (sent, large, behind) =
         (stage.draft(1), Draft::new(&topic, vec![0; 30_000]).unordered_key("k"), stage.draft(2).unordered_key("k"));
-    let traced = stage.draft(3).header("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01");
-    let (scheduled, expired, elsewhere) = (traced, stage.draft(4), Draft::new("elsewhere", "5"));
-    let (unserved, claimed) = (stage.draft(6), stage.draft(7));
+    let scheduled = stage.draft(3).header("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01");
+    let expired = stage.draft(4);
+    let elsewhere = Draft::new("elsewhere", "5");
+    let unserved = stage.draft(6);
+    let claimed = stage.draft(7);
     commit(&scheduled, &|message| message.delay(Duration::from_hours(2))).await?;
     commit(&expired, &|message| message.expires_after(Duration::from_millis(1))).await?;
     for draft in [&sent, &large, &behind, &elsewhere] {
         commit(draft, &|message| message).await?;
     }
-    commit(&unserved, &lane(9)).await?;
-    commit(&claimed, &lane(3)).await?;
+    commit(&unserved, &|message| message.lane(9)).await?;
+    commit(&claimed, &|message| message.lane(3)).await?;
     viewer.expect(&unserved, "pending/no_relay", "the first of lane 9. No live relay serves the lane").await?;
 
     let crashing = stage.settings.clone().set("relay", "lanes", vec![3]).crash_at("after_claim");
@@ -93,8 +94,7 @@ async fn each_message_has_its_cause(flavor: Flavor) -> Result<()> {
     ensure!(place.starts_with(&format!("{topic}/")), "{why}");
     let dead = viewer.expect(&large, "dead/too_large", "later messages of its key wait").await?;
     let why = viewer.expect(&behind, "delayed/behind", "behind message").await?;
-    ensure!(why["remedy"] == format!("relay why {}", dead["id"]), "{why}");
-    ensure!(why["trace_id"].is_null(), "{why}");
+    ensure!(why["remedy"] == format!("relay why {}", dead["id"]) && why["trace_id"].is_null(), "{why}");
     let why = viewer.expect(&scheduled, "delayed/scheduled", "scheduled at").await?;
     ensure!(why["trace_id"] == "0af7651916cd43dd8448eb211c80319c", "{why}");
     ensure!(dead["failures"][0]["reason"] == "too_large" && dead["failures"][1].is_null(), "{dead:#}");
@@ -120,7 +120,8 @@ async fn each_lane_has_its_verdict(flavor: Flavor) -> Result<()> {
         load::commit(&stage.database, &stage.ledger, std::slice::from_ref(&draft), |message| message.lane(lane))
             .await?;
     }
-    let (elsewhere, scheduled) = (Draft::new("elsewhere", "x"), stage.draft(2));
+    let elsewhere = Draft::new("elsewhere", "x");
+    let scheduled = stage.draft(2);
     load::commit(&stage.database, &stage.ledger, &[scheduled], |message| message.delay(Duration::from_hours(1)))
         .await?;
     stage.commit(std::slice::from_ref(&elsewhere)).await?;
@@ -199,7 +200,8 @@ async fn dead_messages_are_listed_by_pages_and_counted(flavor: Flavor) -> Result
         [group("too_large: no\\nroom", 250)]
     );
 
-    let (mut ids, mut after) = (Vec::new(), "0:0".to_owned());
+    let mut ids = Vec::new();
+    let mut after = "0:0".to_owned();
     loop {
         let page = viewer.0.json("dead list --reason too_large --limit 150 --after", &[&after]).await?;
         ids.extend(page["rows"].as_array().into_iter().flatten().map(|row| row["id"].as_i64().unwrap_or(0) - first));

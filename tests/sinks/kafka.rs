@@ -139,7 +139,8 @@ async fn of_another_cluster_behind_the_same_address_nothing_is_known() -> Result
 #[tokio::test(flavor = "multi_thread")]
 async fn a_missing_topic_refuses_its_own_messages_at_once_and_works_when_it_is_made() -> Result<()> {
     let harness = KafkaHarness::shared().await?;
-    let (there, missing) = (harness.destination().await?, to(&format!("missing-{}", uuid::Uuid::now_v7())));
+    let there = harness.destination().await?;
+    let missing = to(&format!("missing-{}", uuid::Uuid::now_v7()));
     let mut batch = numbered(&there, 0..100, 10);
     batch.insert(50, Draft::new(&missing, "1").build());
     for _ in 0..3 {
@@ -174,7 +175,8 @@ async fn missing_topics_that_take_turns_are_asked_for_once_a_batch() -> Result<(
 #[tokio::test(flavor = "multi_thread")]
 async fn a_topic_that_was_deleted_harms_no_other() -> Result<()> {
     let harness = KafkaHarness::shared().await?;
-    let (there, gone) = (harness.destination().await?, harness.destination().await?);
+    let there = harness.destination().await?;
+    let gone = harness.destination().await?;
     harness.sink().publish(&numbered(&gone, 0..1, 1), soon()).await.remove(0)?;
     crate::kafka_harness::delete_topic(harness.bootstrap(), &gone.target).await?;
     let mut last = None;
@@ -272,7 +274,8 @@ async fn a_message_from_a_database_whose_clock_is_ahead_has_the_time_of_the_rela
 async fn a_broker_that_hangs_loses_nothing_confirms_nothing_and_keeps_the_order() -> Result<()> {
     let broker = servers::Kafka::start().await?;
     servers::create_topic(&broker.bootstrap(), "orders", 1).await?;
-    let (topic, sink) = (to("orders"), sink(&broker.bootstrap()));
+    let topic = to("orders");
+    let sink = sink(&broker.bootstrap());
     sink.publish(&numbered(&topic, 0..1, 1), soon()).await.remove(0)?;
     broker.pause()?;
     let messages: Vec<_> = (0..300).map(|n: usize| Draft::new(&topic, n.to_string()).key(b"one").build()).collect();
@@ -302,7 +305,8 @@ async fn a_batch_that_waits_for_an_answer_does_not_overtake_one_that_failed_mean
     let broker = servers::Kafka::start().await?;
     let proxy = broker.proxy().await?;
     servers::create_topic(&broker.bootstrap(), "orders", 1).await?;
-    let (topic, sink) = (to("orders"), sink(proxy.address()));
+    let topic = to("orders");
+    let sink = sink(proxy.address());
     sink.publish(&numbered(&topic, 0..1, 1), soon()).await.remove(0)?;
     for direction in Direction::BOTH {
         proxy.black_hole(direction);
@@ -344,7 +348,8 @@ async fn a_message_that_is_given_up_late_is_not_overtaken() -> Result<()> {
     let broker = servers::Kafka::start().await?;
     let proxy = broker.proxy().await?;
     servers::create_topic(&broker.bootstrap(), "orders", 1).await?;
-    let (topic, sink) = (to("orders"), sink(proxy.address()));
+    let topic = to("orders");
+    let sink = sink(proxy.address());
     let messages: Vec<_> = (0..3).map(|n: usize| Draft::new(&topic, n.to_string()).key(b"one").build()).collect();
     sink.publish(&messages[..1], soon()).await.remove(0)?;
     assert_eq!(sink.key_order(&messages[1]), KeyOrder::Pipelined);
@@ -423,7 +428,8 @@ async fn a_partition_without_leader_holds_up_its_own_keys_only() -> Result<()> {
     let broker = MockCluster::new(1)?;
     broker.create_topic("orders", 4, 1)?;
     broker.partition_leader("orders", 0, None)?;
-    let (topic, sink) = (to("orders"), sink(&broker.bootstrap_servers()));
+    let topic = to("orders");
+    let sink = sink(&broker.bootstrap_servers());
     // The first key belongs to partition 0, the other one to 2.
     let [without, with] = ["21", "foobar"].map(|key| Draft::new(&topic, "1").key(key.as_bytes()).build());
     let deadline = Instant::now() + Duration::from_secs(4);

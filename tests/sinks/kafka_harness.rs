@@ -153,7 +153,8 @@ pub(crate) fn consume(bootstrap: &str, topic: &str, least: usize) -> Result<Vec<
         partitions.add_partition_offset(topic, partition.id(), Offset::Beginning)?;
     }
     consumer.assign(&partitions)?;
-    let (mut records, end) = (Vec::new(), Instant::now() + PATIENCE);
+    let mut records = Vec::new();
+    let end = Instant::now() + PATIENCE;
     loop {
         let written = written(&consumer, &partitions)?;
         while records.len() < written {

@@ -129,7 +129,8 @@ async fn a_missing_exchange_rejects_its_own_messages_only() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_exchange_that_vanishes_rejects_its_own_messages_only() -> Result<()> {
     let harness = RabbitHarness::shared().await?;
-    let (queue, gone) = (harness.destination().await?, harness.destination().await?);
+    let queue = harness.destination().await?;
+    let gone = harness.destination().await?;
     harness.sink().publish(&some(&gone, 1), soon()).await.remove(0)?;
     let (_connection, channel) = channel(&harness.url).await?;
     channel.exchange_delete(gone.target.as_str().into(), ExchangeDeleteOptions::default()).await?;
@@ -149,7 +150,8 @@ async fn a_full_queue_holds_up_its_own_messages_and_never_kills_them() -> Result
     let mut full = FieldTable::default();
     full.insert("x-max-length".into(), AMQPValue::LongInt(5));
     full.insert("x-overflow".into(), AMQPValue::LongString("reject-publish".into()));
-    let (full, queue) = (harness.queue(full).await?, harness.destination().await?);
+    let full = harness.queue(full).await?;
+    let queue = harness.destination().await?;
     let outcomes = harness.sink().publish(&[some(&full, 100), some(&queue, 100)].concat(), soon()).await;
     assert!(outcomes[100..].iter().all(Result::is_ok));
     let refused = outcomes[..100].iter().filter(|it| matches!(it, Err(PublishError::Unconfirmed(_)))).count();
@@ -184,7 +186,8 @@ async fn what_amqp_cannot_carry_is_rejected_before_it_is_sent() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_exchange_and_a_routing_key_of_255_bytes_are_carried() -> Result<()> {
     let harness = RabbitHarness::shared().await?;
-    let (name, key) = (format!("test-{}", uuid::Uuid::now_v7()), "k".repeat(255));
+    let name = format!("test-{}", uuid::Uuid::now_v7());
+    let key = "k".repeat(255);
     let exchange = format!("{name:x<255}");
     let queue = harness.queue_at(destination(&exchange, &key), FieldTable::default()).await?;
     harness.sink().publish(&some(&queue, 1), soon()).await.remove(0)?;
@@ -237,7 +240,8 @@ async fn only_the_message_that_is_too_large_for_the_broker_is_rejected() -> Resu
     let limit = "application:set_env(rabbit, max_message_size, 100000), persistent_term:put(max_message_size, 100000).";
     broker.ctl(&["eval", limit]).await?;
     let harness = RabbitHarness::at(&broker.amqp_url());
-    let (queue, sink) = (harness.destination().await?, sink(&harness.url));
+    let queue = harness.destination().await?;
+    let sink = sink(&harness.url);
     let mut messages = some(&queue, 300);
     messages.insert(150, Draft::new(&queue, vec![b'x'; 200_000]).build());
     let outcomes = sink.publish(&messages, soon()).await;
@@ -251,7 +255,8 @@ async fn only_the_message_that_is_too_large_for_the_broker_is_rejected() -> Resu
 async fn while_the_broker_has_an_alarm_nothing_hangs_and_soon_nothing_costs_an_attempt() -> Result<()> {
     let broker = servers::RabbitMq::start().await?;
     let harness = RabbitHarness::at(&broker.amqp_url());
-    let (queue, sink) = (harness.destination().await?, sink(&harness.url));
+    let queue = harness.destination().await?;
+    let sink = sink(&harness.url);
     sink.publish(&some(&queue, 10), soon()).await.remove(0)?;
     broker.ctl(&["set_vm_memory_high_watermark", "0.00001"]).await?;
     let mut late = 0;
@@ -281,7 +286,8 @@ async fn while_the_broker_has_an_alarm_nothing_hangs_and_soon_nothing_costs_an_a
 async fn a_broker_that_hangs_confirms_nothing_and_leaves_no_connection() -> Result<()> {
     let broker = servers::RabbitMq::start().await?;
     let harness = RabbitHarness::at(&broker.amqp_url());
-    let (queue, sink) = (harness.destination().await?, sink(&harness.url));
+    let queue = harness.destination().await?;
+    let sink = sink(&harness.url);
     sink.publish(&some(&queue, 10), soon()).await.remove(0)?;
     broker.pause()?;
     let mut late = 0;
@@ -303,7 +309,8 @@ async fn a_broker_that_hangs_confirms_nothing_and_leaves_no_connection() -> Resu
 async fn beside_a_queue_that_confirms_nothing_counts_what_is_confirmed_unless_a_message_was_returned() -> Result<()> {
     let broker = servers::RabbitMq::start().await?;
     let harness = RabbitHarness::at(&broker.amqp_url());
-    let (good, silent) = (harness.queue(FieldTable::default()).await?, harness.queue(FieldTable::default()).await?);
+    let good = harness.queue(FieldTable::default()).await?;
+    let silent = harness.queue(FieldTable::default()).await?;
     let unrouted = destination(&good.target, "nowhere");
     let mut config = settings::RabbitMqConfig::new(broker.amqp_url());
     config.channels = 1;

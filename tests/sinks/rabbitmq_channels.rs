@@ -73,7 +73,8 @@ async fn with_fewer_channels_than_configured_all_is_sent() -> Result<()> {
 async fn a_channel_that_the_broker_does_not_open_ends_no_round_of_others() -> Result<()> {
     let (broker, url) = allowing(2).await?;
     let harness = RabbitHarness::at(&broker.amqp_url());
-    let (good, silent) = (harness.destination().await?, harness.destination().await?);
+    let good = harness.destination().await?;
+    let silent = harness.destination().await?;
     let sink = RabbitMq::new("rabbit", &settings::RabbitMqConfig::new(&url))?;
     ensure!(sink.publish(&some(&good, 20), soon()).await.iter().all(Result::is_ok), "nothing is sent");
     broker.suspend_queue(&silent.target).await?;

@@ -99,7 +99,8 @@ async fn declare(
     queue: QueueDeclareOptions,
     arguments: FieldTable,
 ) -> Result<()> {
-    let (name, key) = (destination.target.as_str(), destination.routing_key.as_str());
+    let name = destination.target.as_str();
+    let key = destination.routing_key.as_str();
     let durable = ExchangeDeclareOptions { durable: true, ..Default::default() };
     channel.exchange_declare(name.into(), ExchangeKind::Direct, durable, FieldTable::default()).await?;
     channel.queue_declare(name.into(), queue, arguments).await?;
@@ -111,7 +112,8 @@ async fn declare(
 /// Takes all messages from a queue, until `least` have come and no more are there.
 pub(crate) async fn take(url: &str, queue: &str, least: usize) -> Result<Vec<BasicGetMessage>> {
     let (_connection, channel) = channel(url).await?;
-    let (mut messages, mut empty) = (Vec::new(), 0);
+    let mut messages = Vec::new();
+    let mut empty = 0;
     while empty < if messages.len() < least { 200 } else { 4 } {
         if let Some(message) = channel.basic_get(queue.into(), BasicGetOptions { no_ack: true }).await? {
             messages.push(message);

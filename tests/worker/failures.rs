@@ -163,7 +163,8 @@ async fn a_killed_statement_costs_no_attempt(flavor: Flavor) -> Result<()> {
 async fn a_connection_that_ends_again_and_again_at_one_message_spends_its_attempts(flavor: Flavor) -> Result<()> {
     for (payload, others) in [("hangs up", 0), ("is cut", 5)] {
         let stage = Stage::new(flavor).await?;
-        let (lost, fine) = (task("a", payload), [tasks(others, 5, "ok"), vec![task("a", "ok")]].concat());
+        let lost = task("a", payload);
+        let fine = [tasks(others, 5, "ok"), vec![task("a", "ok")]].concat();
         stage.commit(&[std::slice::from_ref(&lost), fine.as_slice()].concat()).await?;
         let does = Does::new(&stage);
         let worker = start(stage.worker(), &does)?;
@@ -201,7 +202,8 @@ async fn a_handler_puts_a_message_off_for_no_attempt_and_at_most_a_day(flavor: F
 
 async fn a_dead_message_can_hold_its_key_and_no_other(flavor: Flavor) -> Result<()> {
     let stage = Stage::new(flavor).await?;
-    let (held, free) = (tasks(2, 1, "ok"), [task("b", "ok"), task("b", "ok")]);
+    let held = tasks(2, 1, "ok");
+    let free = [task("b", "ok"), task("b", "ok")];
     let dead = [task("key 0", "refuse")];
     stage.commit(&[dead.as_slice(), held.as_slice(), free.as_slice()].concat()).await?;
     let worker = start(stage.worker().after_dead(AfterDead::Block), &Does::new(&stage))?;

@@ -24,7 +24,8 @@ fn relay(stage: &Stage) -> Result<CancellationToken> {
     inputs.variables = vec![("RELAY__DATABASE__URL".to_owned(), stage.database.url_as(Account::Relay)?)];
     let mut config = config::load_for_database(&inputs)?.config;
     (config.routes, config.http.listen) = (vec![Route::new("*", "null")], None);
-    let (metrics, stop) = (Metrics::new()?, CancellationToken::new());
+    let metrics = Metrics::new()?;
+    let stop = CancellationToken::new();
     let health = Health::new(Arc::clone(&metrics));
     let relay = Relay::with_sinks(config, vec![Feed::new("null", Arc::new(Null), 4, 100)], metrics, health)?;
     tokio::spawn(relay.run(stop.clone().cancelled_owned()));

@@ -82,7 +82,8 @@ impl Stage {
         Worker::new(self.pool.connect_options(), LANE).configure(|config| {
             config.relay.publish_deadline = Duration::from_secs(5);
             config.relay.lease = Duration::from_secs(15);
-            let (base, max) = (Duration::from_millis(20), Duration::from_millis(100));
+            let base = Duration::from_millis(20);
+            let max = Duration::from_millis(100);
             config.retry = RetryConfig::new(base, max, 3);
         })
     }
@@ -101,7 +102,8 @@ impl Stage {
     /// Checks that each of these messages has one effect and one receipt, that no other has an effect, and that keys
     /// keep their order.
     pub(crate) async fn assert_done_once(&self, tasks: &[Task]) -> Result<()> {
-        let (effects, tables) = (self.effects().await?, self.database.tables().await?);
+        let effects = self.effects().await?;
+        let tables = self.database.tables().await?;
         ensure!(effects.len() == tasks.len(), "{} messages have {} effects", tasks.len(), effects.len());
         let places: HashMap<Uuid, usize> = effects.iter().enumerate().map(|(place, id)| (*id, place)).collect();
         let mut last: HashMap<&str, usize> = HashMap::new();
@@ -125,7 +127,8 @@ pub(crate) struct Running {
 }
 
 pub(crate) fn start(worker: Worker, does: &Arc<Does>) -> Result<Running> {
-    let (metrics, stop) = (Metrics::new()?, CancellationToken::new());
+    let metrics = Metrics::new()?;
+    let stop = CancellationToken::new();
     let run = worker.metrics(Arc::clone(&metrics)).run(Work(Arc::clone(does)), stop.clone().cancelled_owned());
     Ok(Running { metrics, stop, task: tokio::spawn(run) })
 }
@@ -154,7 +157,8 @@ pub(crate) struct Does {
 
 impl Does {
     pub(crate) fn new(stage: &Stage) -> Arc<Self> {
-        let (gate, waiting) = (Semaphore::new(0), AtomicUsize::new(0));
+        let gate = Semaphore::new(0);
+        let waiting = AtomicUsize::new(0);
         Arc::new(Self { gate, waiting, tries: Mutex::default(), pool: stage.pool.clone() })
     }
 

@@ -55,7 +55,8 @@ pub(crate) async fn broker(common: &Common, messages: u64) -> Result<f64> {
     let started = Instant::now();
     let batches = stream::iter((0..messages).step_by(usize::try_from(batch)?));
     let sent = batches.map(|first| {
-        let (sink, outgoing) = (Arc::clone(&sink), outgoing(common, &destination, first..messages.min(first + batch)));
+        let sink = Arc::clone(&sink);
+        let outgoing = outgoing(common, &destination, first..messages.min(first + batch));
         async move { sink.publish(&outgoing, Instant::now() + DEADLINE).await.into_iter().flatten().count() }
     });
     let sent: usize = sent.buffered(at_once).fold(0, |sum, count| async move { sum + count }).await;
@@ -72,11 +73,13 @@ pub(crate) async fn latency(common: &Common, rate: u32, seconds: u32) -> Result<
     let arrivals = Arrivals::default();
     let listener = listen(&topic, &[topic.name().to_owned()], Arc::clone(&arrivals)).await?;
     let (sink, ..) = open(common, &topic).await?;
-    let (destination, start) = (Arc::new(destination(common.broker, &topic)), Instant::now());
+    let destination = Arc::new(destination(common.broker, &topic));
+    let start = Instant::now();
     let messages = u64::from(rate) * u64::from(seconds);
     let mut publishing = JoinSet::new();
     for number in 0..messages {
-        let (sink, outgoing) = (Arc::clone(&sink), outgoing(common, &destination, number..number + 1));
+        let sink = Arc::clone(&sink);
+        let outgoing = outgoing(common, &destination, number..number + 1);
         tokio::time::sleep_until(due(start, number, rate).into()).await;
         publishing.spawn(async move {
             let began = Instant::now();
@@ -89,7 +92,8 @@ pub(crate) async fn latency(common: &Common, rate: u32, seconds: u32) -> Result<
     wait_for(&arrivals, messages).await;
     listener.abort();
     sink.close().await;
-    let (arrived, mut latencies) = (first_arrivals(&arrivals.lock().await), Histogram::new(3)?);
+    let arrived = first_arrivals(&arrivals.lock().await);
+    let mut latencies = Histogram::new(3)?;
     for (number, began, _) in published {
         let at = arrived.get(&number).copied().unwrap_or(began);
         latencies.record(micros(at.saturating_duration_since(began)))?;

@@ -84,7 +84,8 @@ pub(crate) async fn measure(common: &Common, size: Size) -> Result<Report> {
     let numbers = arrivals.iter().map(|arrival| number(arrival.payload.as_deref())).collect::<Result<Vec<_>>>()?;
     let verdict = judge(numbers, messages, common.keys);
     stage.remove().await?;
-    let (claim_and_settle, rate) = (database(common, messages).await?, curve.between(0.0, 1.0));
+    let claim_and_settle = database(common, messages).await?;
+    let rate = curve.between(0.0, 1.0);
     let per_message = |total: f64| total / precise(messages);
     Ok(Report {
         broker: common.broker,
@@ -127,7 +128,8 @@ pub(crate) struct Curve(Vec<(Instant, f64)>);
 
 /// Waits until all messages are published, or none was for a while: the rest is then lost or dead.
 pub(crate) async fn watch(relays: &[Relay], messages: u64) -> Result<Curve> {
-    let (mut curve, mut moved) = (Curve(Vec::new()), Instant::now());
+    let mut curve = Curve(Vec::new());
+    let mut moved = Instant::now();
     loop {
         tokio::time::sleep(EVERY).await;
         let before = curve.0.last().map_or(0.0, |(_, published)| *published);

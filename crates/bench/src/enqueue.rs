@@ -78,13 +78,15 @@ async fn beside_bare_inserts(common: &Common, rounds: u64, messages: u64) -> Res
     let database = Database::create(Flavor::MySql).await?;
     database.execute(TABLES).await?;
     let mut connection = database.connect().await?;
-    let (mut enqueues, mut inserts) = (Histogram::<u64>::new(3)?, Histogram::<u64>::new(3)?);
+    let mut enqueues = Histogram::<u64>::new(3)?;
+    let mut inserts = Histogram::<u64>::new(3)?;
     for round in 0..rounds {
         let message = |number: u64| {
             Message::new("bench", vec![b'x'; common.bytes]).key(format!("{}", (round + number) % common.keys))
         };
         let all: Vec<Message> = (0..messages).map(message).collect();
-        let (mut tx, start) = (connection.begin().await?, Instant::now());
+        let mut tx = connection.begin().await?;
+        let start = Instant::now();
         if messages == 1 {
             Outbox::new().enqueue(&mut tx, message(0)).await?;
         } else {
@@ -93,7 +95,8 @@ async fn beside_bare_inserts(common: &Common, rounds: u64, messages: u64) -> Res
         enqueues.record(micros(start.elapsed()))?;
         tx.commit().await?;
 
-        let (mut tx, start) = (connection.begin().await?, Instant::now());
+        let mut tx = connection.begin().await?;
+        let start = Instant::now();
         insert(&mut tx, common, messages).await?;
         inserts.record(micros(start.elapsed()))?;
         tx.commit().await?;

@@ -30,7 +30,8 @@ const MOST_INSERT_RATIO: f64 = 1.1;
 
 /// Each rate without a relay, with one, and so on; then the idle costs.
 pub(crate) async fn measure(common: &Common, seconds: u32) -> Result<(Value, bool)> {
-    let (mut report, mut good) = (Map::new(), true);
+    let mut report = Map::new();
+    let mut good = true;
     for rate in RATES {
         // Runs without a relay come before and after: a machine drifts.
         let before = run(common, rate, seconds, 0).await?;

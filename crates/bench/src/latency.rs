@@ -95,7 +95,8 @@ pub(crate) async fn measure(common: &Common, rate: u32, seconds: u32) -> Result<
     let messages = with.sent.len() as u64;
     let verdict = judge(with.arrivals.iter().map(|(number, _)| *number), messages, common.keys);
     let (late, intended) = latencies(&with.sent, &with.arrivals, rate)?;
-    let (used, each) = (with.used, |total: f64| total / precise(messages));
+    let used = with.used;
+    let each = |total: f64| total / precise(messages);
     let (insert, without) =
         (at(&inserts(&with.sent, rate)?, 0.5), f64::midpoint(before.insert_p50_ms, after.insert_p50_ms));
     Ok(Report {
@@ -198,7 +199,8 @@ pub(crate) fn latencies(
     rate: u32,
 ) -> Result<(Histogram<u64>, Histogram<u64>)> {
     let arrived = first_arrivals(arrivals);
-    let (mut late, mut intended) = (Histogram::new(3)?, Histogram::new(3)?);
+    let mut late = Histogram::new(3)?;
+    let mut intended = Histogram::new(3)?;
     let counted = sent.iter().filter(|sent| sent.number >= u64::from(rate * WARM_UP));
     for sent in counted {
         let Some(at) = arrived.get(&sent.number) else { continue };

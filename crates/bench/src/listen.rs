@@ -36,7 +36,8 @@ pub(crate) fn first_arrivals(arrivals: &[(u64, Instant)]) -> HashMap<u64, Instan
 
 /// Waits until all messages have arrived, or none has for a while: the judge then reports the missing ones.
 pub(crate) async fn wait_for(arrivals: &Arrivals, messages: u64) {
-    let (mut count, mut moved) = (0, Instant::now());
+    let mut count = 0;
+    let mut moved = Instant::now();
     while count < messages && moved.elapsed() < STALLED {
         tokio::time::sleep(Duration::from_millis(50)).await;
         let arrived = arrivals.lock().await.len() as u64;
@@ -86,7 +87,8 @@ async fn rabbitmq(connection: Connection, names: Vec<String>, arrivals: Arrivals
     let channel = connection.create_channel().await?;
     let mut all = SelectAll::new();
     for name in names {
-        let (tag, options) = (name.clone().into(), BasicConsumeOptions::default());
+        let tag = name.clone().into();
+        let options = BasicConsumeOptions::default();
         all.push(channel.basic_consume(name.into(), tag, options, FieldTable::default()).await?);
     }
     while let Some(delivery) = all.next().await {

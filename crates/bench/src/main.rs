@@ -167,7 +167,8 @@ async fn main() -> ExitCode {
 
 /// Measures this number of times, up to the first failed run, and prints the report.
 async fn run(options: &Options) -> Result<bool> {
-    let (mut runs, mut all_good) = (Vec::new(), true);
+    let mut runs = Vec::new();
+    let mut all_good = true;
     while all_good && runs.len() < options.common.runs {
         let (report, good) = measure(options).await?;
         runs.push(report);

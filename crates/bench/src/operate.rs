@@ -89,7 +89,8 @@ pub(crate) async fn measure(common: &Common, size: Size) -> Result<(Value, bool)
     let stage = Stage::new(&common).await?;
     fill(&stage, &common, size).await?;
     let reader = Reader::start(&stage, size).await?;
-    let (mut report, mut longest) = (Map::new(), 0.0_f64);
+    let mut report = Map::new();
+    let mut longest = 0.0_f64;
     let mut db = stage.database.connect_as_admin().await?;
     for read in READS {
         let mut took = Vec::new();
@@ -106,7 +107,8 @@ pub(crate) async fn measure(common: &Common, size: Size) -> Result<(Value, bool)
         report.insert(format!("{name}_ms"), json!(median));
         report.insert(format!("{name}_rows"), json!((rows_read(&mut db).await? - before) / TIMES as u64));
     }
-    let (mut alone, mut beside) = (0.0, 0.0);
+    let mut alone = 0.0;
+    let mut beside = 0.0;
     for reads in [false, true, false, true] {
         stage.fill_pending(&common, size.pending.saturating_sub(backlog(&stage).await?)).await?;
         let relay = stage.relay(true)?;
@@ -167,7 +169,8 @@ impl Reader {
         let mut api = stage.client(Account::Operator)?;
         api.flags = ["--via".to_owned(), format!("http://127.0.0.1:{}", process.port())].to_vec();
         until(PATIENCE, "an answer of the API", || api.json("controls", &[])).await?;
-        let (folder, mut relay) = (tempfile::tempdir()?, stage.client(Account::Relay)?);
+        let folder = tempfile::tempdir()?;
+        let mut relay = stage.client(Account::Relay)?;
         let file = folder.path().join("relay.toml");
         std::fs::write(&file, stage.settings(true)?.render(process.port())?)?;
         relay.flags = ["--config".to_owned(), file.display().to_string()].to_vec();

@@ -175,7 +175,8 @@ impl Ground {
         ready(&relay).await?;
         let start = Instant::now();
         let sent = load(&self.stage, &self.common, size.rate, size.seconds + WARM_UP).await?;
-        let (took, metrics) = (start.elapsed().as_secs_f64(), relay.metrics().await?);
+        let took = start.elapsed().as_secs_f64();
+        let metrics = relay.metrics().await?;
         let purged = metrics.sum_where("outbox_relay_purged_messages_total", "outbox_messages");
         self.stage.database.wait_until_drained(PATIENCE).await?;
         relay.stop(PATIENCE).await?;

@@ -85,7 +85,8 @@ pub(crate) async fn consume(
     intake: Arc<Intake>,
     stop: CancellationToken,
 ) -> Result<(), ConsumerError> {
-    let (role, metrics) = (intake.role, intake.metrics.clone());
+    let role = intake.role;
+    let metrics = intake.metrics.clone();
     let clerk = Clerk { role, intake };
     match role {
         Role::Billing => {

@@ -43,7 +43,8 @@ impl Ledger {
         sales: &Sales,
         intakes: impl IntoIterator<Item = &'a Intake>,
     ) -> Result<Self> {
-        let (orders, entries) = (tables::orders(pool).await?, sales.ledger().entries());
+        let orders = tables::orders(pool).await?;
+        let entries = sales.ledger().entries();
         let messages = sales.messages().into_iter().filter(|(_, order)| orders.contains(order));
         let business: HashSet<_> = messages.map(|(id, _)| id).collect();
         let mut accounts = Vec::new();
@@ -77,7 +78,8 @@ impl Ledger {
 
 impl Account {
     fn new(role: Role, entries: &[Entry], intake: &Intake, tables: &Tables) -> Self {
-        let (consumed, effects) = (intake.count(), tables.effects.values().sum());
+        let consumed = intake.count();
+        let effects = tables.effects.values().sum();
         let report = judge(entries, &intake.arrivals(), tables);
         let arrived = report.arrived as u64;
         let report = report.with_consumed(&consumed, usize::try_from(effects).unwrap_or(usize::MAX), arrived);
@@ -128,7 +130,8 @@ mod tests {
 
     /// Of one order, whose message never came.
     fn ledger() -> Ledger {
-        let (sales, intake) = (Sales::default(), Intake::new(Role::Billing).unwrap());
+        let sales = Sales::default();
+        let intake = Intake::new(Role::Billing).unwrap();
         let event = OrderPlaced(Order { id: 1, customer: 1, number: 1, amount_cents: 100, placed_at: 0 });
         sales.open(1, &[draft(Uuid::nil(), &event, 1).unwrap()]).committed();
         let account = Account::new(Role::Billing, &sales.ledger().entries(), &intake, &Tables::default());

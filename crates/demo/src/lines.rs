@@ -28,7 +28,8 @@ pub(crate) fn line(history: &History) -> String {
         write!(text, "; {} {state}, {} claimed", it.name, it.claims.messages).unwrap_or_default();
     }
     for it in &now.consumers {
-        let (effects, duplicates) = (it.count.first, it.count.duplicate);
+        let effects = it.count.first;
+        let duplicates = it.count.duplicate;
         write!(text, "; {} {effects} effects, {duplicates} duplicates", it.role.name()).unwrap_or_default();
     }
     text

@@ -44,7 +44,8 @@ use crate::{
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let (options, quit) = (Options::parse(), CancellationToken::new());
+    let options = Options::parse();
+    let quit = CancellationToken::new();
     let ended = tokio::select! {
         ended = demo(&options, &quit) => ended,
         ended = signals(&quit) => ended,
@@ -106,7 +107,8 @@ async fn demo(options: &Options, quit: &CancellationToken) -> Result<bool> {
     for line in &observed {
         println!("{line}");
     }
-    let (pool, total) = (database.open(CONNECTIONS).await?, options.total());
+    let pool = database.open(CONNECTIONS).await?;
+    let total = options.total();
     let shop = Shop { pool, topics, intakes, board: Arc::default(), rate: options.rate, total };
     let ledger = Box::pin(play(options, &shop, &mut relays, quit)).await?;
     println!("\n{ledger}");

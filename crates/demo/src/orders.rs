@@ -69,7 +69,8 @@ impl OrderService {
             if stop.run_until_cancelled(sleep_until(due)).await.is_none() {
                 return;
             }
-            let (customer, amount_cents) = (ticket % CUSTOMERS + 1, 100 + ticket * 37 % 20_000);
+            let customer = ticket % CUSTOMERS + 1;
+            let amount_cents = 100 + ticket * 37 % 20_000;
             let placed = self.place(customer, amount_cents, ticket % DECLINED == DECLINED - 1).await;
             let failed = placed.is_err();
             self.sales.ended(placed);

@@ -83,7 +83,8 @@ impl Relays {
         while claims(pool).await?.contains_key(name) {
             sleep(LOOK).await;
         }
-        let (after, taken) = (killed.elapsed().as_secs_f64(), other.takeovers().await.saturating_sub(before));
+        let after = killed.elapsed().as_secs_f64();
+        let taken = other.takeovers().await.saturating_sub(before);
         board.note(format!("{} has taken over {taken} claims of {name}, {after:.1} s after the kill", other.name));
         Ok(())
     }
@@ -107,7 +108,8 @@ impl Relays {
 impl Relay {
     /// In a process group of its own: a Ctrl-C in the terminal is not meant for it.
     fn start(program: &Path, folder: &Path, name: &'static str, settings: &Settings) -> Result<Self> {
-        let (port, log) = (free_port()?, folder.join(format!("{name}.log")));
+        let port = free_port()?;
+        let log = folder.join(format!("{name}.log"));
         let file = folder.join(format!("{name}.toml"));
         std::fs::write(&file, settings.clone().set("relay", "owner", name).render(port)?)?;
         let mut command = Command::new(program);

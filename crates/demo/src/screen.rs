@@ -67,7 +67,8 @@ fn pending(history: &History, now: &Sight) -> String {
 
 fn relay(history: &History, index: usize, relay: &RelaySight) -> String {
     let mark = if relay.published.is_none() { "✗" } else { "" };
-    let (name, claimed) = (format!("  ├─▶ {} {mark}", relay.name), relay.claims.messages);
+    let name = format!("  ├─▶ {} {mark}", relay.name);
+    let claimed = relay.claims.messages;
     let stage = stage(&name, claimed, &history.rates(CHART, |sight| published(sight, index)));
     if relay.published.is_none() {
         let lease = format!("killed: lease {:.1} s", relay.claims.lease_left.as_secs_f64());
@@ -82,7 +83,8 @@ fn consumer(history: &History, index: usize, consumer: &ConsumerSight, branch: &
     let name = format!("{branch}{}", consumer.role.broker());
     let stage = stage(&name, consumer.delivered(), &history.rates(CHART, delivered));
     let stage = if wide { stage.as_str() } else { stage.trim_end_matches(|c: char| !c.is_ascii_digit()) };
-    let (effects, twice) = (grouped(consumer.count.first), grouped(consumer.count.duplicate));
+    let effects = grouped(consumer.count.first);
+    let twice = grouped(consumer.count.duplicate);
     if wide {
         return format!("{} ─▶ {:<8}{effects:>10} done,{twice:>7} twice", Ink::Bold.on(stage), consumer.role.name());
     }

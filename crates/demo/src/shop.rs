@@ -60,7 +60,8 @@ impl Shop {
             let place = (topic.address().to_owned(), topic.name().to_owned());
             consumers.spawn(consume(place, self.pool.clone(), Arc::clone(intake), closed.clone()));
         }
-        let (pool, board) = (self.pool.clone(), Arc::clone(&self.board));
+        let pool = self.pool.clone();
+        let board = Arc::clone(&self.board);
         let viewer = Viewer { pool, board, sales: Arc::clone(&sales), intakes: self.intakes.clone(), relays };
         let work = async {
             self.sell(&sales, stop).await;
@@ -85,7 +86,8 @@ impl Shop {
     }
 
     async fn sell(&self, sales: &Arc<Sales>, stop: &CancellationToken) {
-        let (enough, start) = (stop.child_token(), Instant::now());
+        let enough = stop.child_token();
+        let start = Instant::now();
         let has = |broker| self.topics.iter().any(|topic| topic.broker() == broker);
         let service = OrderService {
             pool: self.pool.clone(),
@@ -107,7 +109,8 @@ impl Shop {
     /// messages are not waited for: they are lost.
     async fn drain(&self) -> Result<()> {
         let committed = tables::orders(&self.pool).await?.len() as u64;
-        let (mut moved, mut last) = (Instant::now(), None);
+        let mut moved = Instant::now();
+        let mut last = None;
         while moved.elapsed() < PATIENCE {
             let Stats { pending, delayed, .. } = stats(&mut *self.pool.acquire().await?).await?;
             let left = (pending, delayed, claims(&self.pool).await?.len());

@@ -58,7 +58,8 @@ pub struct Answers {
 impl Arena {
     /// Waits, while the fault lasts, until the verdict on a lane names it in the case's words.
     pub async fn told(&mut self) -> Result<()> {
-        let (words, database) = (self.answers.words, &self.database);
+        let words = self.answers.words;
+        let database = &self.database;
         until(PATIENCE, "the verdict on the fault", || async {
             let lanes = lanes(&mut database.plain().await?).await?;
             ensure!(lanes.iter().any(|lane| lane.verdict.contains(words)), "{words} is not in {lanes:?}");
@@ -84,7 +85,8 @@ impl Arena {
     pub(crate) async fn explained(&mut self) -> Result<()> {
         let database = &self.database;
         let asked = until(PATIENCE, "answers", || async {
-            let (mut db, mut wrong) = (database.plain().await?, Vec::new());
+            let mut db = database.plain().await?;
+            let mut wrong = Vec::new();
             let ids: Vec<u64> = sqlx::query_scalar(SAMPLE).fetch_all(&mut db).await?;
             for id in ids {
                 let answer = why(&mut db, Reference::Number(id)).await?;

@@ -179,7 +179,8 @@ impl Arena {
     /// Starts the case's own servers, and makes a database and a topic.
     pub async fn new(case: &Case, setup: &Setup, seed: u64) -> Result<Self> {
         let ground = Ground::new(case).await?;
-        let (database, topic) = (ground.database(case.flavor).await?, ground.topic(case.broker).await?);
+        let database = ground.database(case.flavor).await?;
+        let topic = ground.topic(case.broker).await?;
         let watch = if setup.alerts { Some(Watch::start(setup.faster).await?) } else { None };
         let mut random = chance::random(seed);
         // Half of the runs have tails.

@@ -113,7 +113,8 @@ fn unpack(source: &Path) -> Result<()> {
 fn finish(command: &mut Command) -> Result<()> {
     let output = command.stdin(Stdio::null()).output();
     let output = output.with_context(|| format!("cannot run {}", command.get_program().display()))?;
-    let (status, error) = (output.status, String::from_utf8_lossy(&output.stderr));
+    let status = output.status;
+    let error = String::from_utf8_lossy(&output.stderr);
     ensure!(status.success(), "{} ended with {status}: {error}", command.get_program().display());
     Ok(())
 }

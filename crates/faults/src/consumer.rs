@@ -177,7 +177,8 @@ pub async fn become_one_if_asked() -> Result<()> {
         std::thread::sleep(STOP);
         std::process::exit(1);
     });
-    let (registry, page) = (Registry::new(), job.pages.join(std::process::id().to_string()));
+    let registry = Registry::new();
+    let page = job.pages.join(std::process::id().to_string());
     let metrics = Metrics::register(&registry)?;
     let show = || Ok(fs::write(&page, TextEncoder::new().encode_to_string(&registry.gather())?)?);
     let shows = async {

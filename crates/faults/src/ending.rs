@@ -153,7 +153,8 @@ impl Arena {
 
     /// Judges the arrivals by the ledger and the tables, without the messages that a restore has removed.
     pub(crate) async fn judged(&mut self) -> Result<Report> {
-        let (mut tables, inboxes) = (self.database.tables().await?, self.inboxes.tables().await?);
+        let mut tables = self.database.tables().await?;
+        let inboxes = self.inboxes.tables().await?;
         (tables.effects, tables.processed) = (inboxes.effects, inboxes.processed);
         let canaries = self.canaries().await?;
         tables.messages.retain(|id| !canaries.contains(id));
@@ -214,7 +215,8 @@ impl Arena {
     /// Watches the processor time of each relay for this duration: a relay that can do nothing must not spin.
     pub(crate) async fn watch(&mut self, what: &str, time: Duration) -> Result<()> {
         let times = |relays: &[Relay]| relays.iter().map(|relay| cpu_seconds(relay.pid())).collect::<Result<Vec<_>>>();
-        let (end, window) = (Instant::now() + time, time.min(WINDOW));
+        let end = Instant::now() + time;
+        let window = time.min(WINDOW);
         while Instant::now() < end {
             let before = times(&self.relays)?;
             tokio::time::sleep(window).await;

@@ -89,7 +89,8 @@ pub async fn run(rows: &[Row], plan: &Plan, show: impl Fn(&Ran)) -> Vec<Ran> {
 }
 
 async fn one(row: &Row, case: &Case, plan: &Plan, seed: u64) -> Ran {
-    let (start, mut unshown) = (Instant::now(), Vec::new());
+    let start = Instant::now();
+    let mut unshown = Vec::new();
     let (counts, error) = loop {
         match Box::pin(attempt(case, &plan.setup, seed.wrapping_add(1000 * unshown.len() as u64))).await {
             Ok(counts) => break (counts, None),

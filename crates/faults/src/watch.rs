@@ -44,7 +44,8 @@ struct Seen {
 impl Watch {
     /// Starts both. They read nothing yet.
     pub(crate) async fn start(faster: u32) -> Result<Arc<Self>> {
-        let (prometheus, alertmanager) = (Prometheus::faster(&[], faster).await?, Alertmanager::start().await?);
+        let prometheus = Prometheus::faster(&[], faster).await?;
+        let alertmanager = Alertmanager::start().await?;
         prometheus.alert_to(&alertmanager)?;
         let relays = Vec::new();
         let consumers = Vec::new();
@@ -67,7 +68,8 @@ impl Watch {
         let ready = format!("count(outbox_queue_observed_timestamp_seconds > 0) == 2{and_up}");
         until(PATIENCE, "all to be read, and no alert", || async {
             let is_ready = !watch.prometheus.query(&ready).await?.is_empty();
-            let (firing, active) = (watch.prometheus.firing().await?, watch.alertmanager.active().await?);
+            let firing = watch.prometheus.firing().await?;
+            let active = watch.alertmanager.active().await?;
             ensure!(is_ready && firing.is_empty() && active.is_empty(), "{firing:?} fire, {active:?} are active");
             Ok(())
         })
@@ -100,7 +102,8 @@ impl Watch {
     /// Waits until Alertmanager would send all these alerts, and notes after which time.
     pub(crate) async fn fires(&self, arena: &mut Arena, due: &[Due]) -> Result<()> {
         self.seen().due.extend(due.iter().map(|(alert, _)| *alert));
-        let (start, found) = (Instant::now(), Mutex::new(BTreeMap::new()));
+        let start = Instant::now();
+        let found = Mutex::new(BTreeMap::new());
         let last = due.iter().map(|(_, within)| *within).max().unwrap_or_default();
         until(2 * last, "the alerts", || async {
             let active = self.alertmanager.active().await?;

@@ -176,7 +176,8 @@ impl Look {
 
     /// Chooses, as `outbox_relay::pipeline::claim` does.
     pub(crate) fn choose(self, protocol: &Protocol, db: &Database, relay: &mut Relay) -> Claimer {
-        let (seen, own) = (self.seen(protocol), self.own.iter().map(|own| tenure(protocol, own)).collect::<Vec<_>>());
+        let seen = self.seen(protocol);
+        let own = self.own.iter().map(|own| tenure(protocol, own)).collect::<Vec<_>>();
         let mut barred = self.bar(protocol, relay, &seen, &own);
         for id in self.held(protocol).iter() {
             let head = barred.held.entry(protocol.key(id)).or_insert(id);
@@ -188,7 +189,8 @@ impl Look {
         let of_claim = if divides { 1 } else { messages };
         let limits = Limits { messages, of_claim, bytes: u64::MAX, below, of_key: protocol.of_key };
         let mut selection = window::select(&seen, &barred, &limits);
-        let (start, floor) = (relay.start, self.floor(protocol, db));
+        let start = relay.start;
+        let floor = self.floor(protocol, db);
         let leaves_out = self.without != 0 && protocol.flaw != Some(Flaw::LeftOutForgotten);
         relay.start = selection.end(&seen, &barred, floor, leaves_out.then_some(start));
         if start.is_passed(self.low) && protocol.flaw != Some(Flaw::PutBackUnseen) {

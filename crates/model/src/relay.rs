@@ -144,7 +144,8 @@ impl Relay {
     pub(crate) fn accept(&mut self, protocol: &Protocol) {
         let Some(tenure) = self.tenures.iter_mut().find(|t| t.stage == Stage::Unread) else { return };
         tenure.stage = Stage::Publishing;
-        let (slot, messages) = (tenure.slot, tenure.messages);
+        let slot = tenure.slot;
+        let messages = tenure.messages;
         for id in messages.iter() {
             let Some(origin) = self.origin(protocol, id) else { continue };
             match self.chains.admit(origin, true, id) {
@@ -239,7 +240,8 @@ impl Relay {
             Some(Flaw::FailedDoNotReturn) => tenure.settlement.all() != tenure.messages,
             _ => tenure.settlement.sent != tenure.messages,
         };
-        let (claim, may_return) = (tenure.claim, tenure.may_return);
+        let claim = tenure.claim;
+        let may_return = tenure.may_return;
         if let Claimer::Looking(Look { own, .. }) = &mut self.claimer {
             own.iter_mut().filter(|own| own.claim == claim).for_each(|own| own.may_return = may_return);
         }

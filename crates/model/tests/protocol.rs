@@ -7,7 +7,8 @@ use model::{Flaw, Protocol};
 
 /// Two relays with one claim each.
 fn world(keys: &[u64], faults: u8) -> Protocol {
-    let (claim_messages, of_key) = (2, usize::MAX);
+    let claim_messages = 2;
+    let of_key = usize::MAX;
     let keys = keys.to_vec();
     let workers = false;
     let looks_past = false;

@@ -52,7 +52,8 @@ impl<H: Handler, T: Acknowledge> Crew<H, T> {
         let processor = Arc::new(processor);
         let stop = CancellationToken::new();
         let mut retries = JoinSet::new();
-        let (retrying, ends) = (Arc::clone(&processor), stop.clone());
+        let retrying = Arc::clone(&processor);
+        let ends = stop.clone();
         retries.spawn(async move { retrying.carry_out_retries(&ends).await });
         Self { processor, stop, keys: Keys::new(), tasks: JoinSet::new(), retries, in_flight: 0 }
     }

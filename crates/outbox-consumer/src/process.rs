@@ -139,7 +139,8 @@ impl<H: Handler> Processor<H> {
             };
             let wait = match next {
                 NextTry::Dead(reason) => {
-                    let (error, attempts) = (failure.to_string(), delivery.attempt);
+                    let error = failure.to_string();
+                    let attempts = delivery.attempt;
                     return self.give_up(delivery, Obituary { reason, error, attempts }, stop).await;
                 }
                 NextTry::Requeue => {

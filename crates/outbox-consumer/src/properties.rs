@@ -42,7 +42,8 @@ pub(crate) fn look_at(delivery: &Delivery) -> Result<(), TestCaseError> {
         read,
         serde_json::from_slice::<Value>(delivery.contents.payload.as_deref().unwrap_or_default()).is_ok()
     );
-    let (shown, id) = (format!("{delivery:?}"), format!("message {}", delivery.id));
+    let shown = format!("{delivery:?}");
+    let id = format!("message {}", delivery.id);
     prop_assert!(shown.starts_with(&id));
     Ok(())
 }

@@ -14,7 +14,8 @@ pub(crate) struct Purging {
 impl Purging {
     /// Takes the purge from the options; it counts in their metrics.
     pub(crate) fn new(options: &mut Options, consumer: &str, pool: &MySqlPool) -> Self {
-        let (counter, consumer) = (options.metrics.purged.clone(), consumer.to_owned());
+        let counter = options.metrics.purged.clone();
+        let consumer = consumer.to_owned();
         let count = move |Purged { processed, dead, sequences, .. }: Purged| {
             for (table, rows) in [("inbox_processed", processed), ("inbox_dead", dead), ("inbox_sequence", sequences)] {
                 counter.with_label_values(&[consumer.as_str(), table]).inc_by(rows);

@@ -51,7 +51,8 @@ impl<H: Handler> Processor<H> {
 
     /// Carries out the open orders.
     async fn carry_out(&self, stop: &CancellationToken) -> Result<(), InboxError> {
-        let (consumer, longest) = (self.consumer(), self.options.deadline + COMMIT);
+        let consumer = self.consumer();
+        let longest = self.options.deadline + COMMIT;
         while !stop.is_cancelled() {
             let Some(retry) = self.in_transaction(async |db| open(db, consumer).await).await? else { break };
             let Some(id) = self.in_transaction(async |db| next(db, consumer, &retry).await).await? else {

@@ -68,7 +68,8 @@ mod tests {
 
     #[test]
     fn the_policy_decides_what_becomes_of_a_gap_and_of_a_repetition() {
-        let (gap, second) = (Sequence::Gap { expected: 2 }, Duration::from_secs(1));
+        let gap = Sequence::Gap { expected: 2 };
+        let second = Duration::from_secs(1);
         let wait = SequencePolicy::Wait(2 * second);
         let cases = [
             (SequencePolicy::Accept, gap, SequenceStep::Process),

@@ -59,7 +59,8 @@ impl<H: Handler> Processor<H> {
         if !is_in_doubt || self.starts.refused.load(Ordering::Relaxed) || !self.is_new(delivery.id).await? {
             return Ok(None);
         }
-        let (consumer, id) = (self.consumer(), delivery.id);
+        let consumer = self.consumer();
+        let id = delivery.id;
         self.change(async |db| starts(db, consumer, id).await).await
     }
 
@@ -71,7 +72,8 @@ impl<H: Handler> Processor<H> {
 
     /// Notes the start of the work. `earlier` is the number of starts of earlier processes.
     pub(crate) async fn note_start(&self, delivery: &mut Delivery, earlier: u32) -> Result<(), InboxError> {
-        let (consumer, id) = (self.consumer(), delivery.id);
+        let consumer = self.consumer();
+        let id = delivery.id;
         self.starts.noted().insert(id, earlier);
         self.change(async |db| note_start(db, consumer, id).await).await?;
         if let Doubt::First(left) = mem::replace(&mut delivery.doubt, Doubt::Redelivered) {

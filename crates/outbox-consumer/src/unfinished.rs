@@ -48,7 +48,8 @@ impl Unfinished {
 
     /// Remembers a message that goes back.
     pub(crate) fn keep(&self, id: Uuid, progress: MessageProgress) {
-        let (mut messages, now) = (self.messages(), Instant::now());
+        let mut messages = self.messages();
+        let now = Instant::now();
         if messages.len() >= MOST {
             messages.retain(|_, it| now.saturating_duration_since(it.until) < FORGET);
         }

@@ -164,7 +164,8 @@ impl Outbox {
         let mut ids = HashSet::new();
         for message in messages {
             message.validate()?;
-            let (size, limit) = (message.size(), self.max_message_bytes);
+            let size = message.size();
+            let limit = self.max_message_bytes;
             if size > limit {
                 return Err(EnqueueError::TooLarge { size, limit });
             }

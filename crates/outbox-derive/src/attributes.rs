@@ -143,7 +143,8 @@ impl Attributes {
     }
 
     fn of_field(&mut self, meta: &ParseNestedMeta, member: &Member, field: &Field) -> Result<()> {
-        let (span, kind) = (meta.path.span(), field.ty.clone());
+        let span = meta.path.span();
+        let kind = field.ty.clone();
         let field = Box::new(Marked { member: member.clone(), kind });
         let name = meta.path.get_ident().map(ToString::to_string).unwrap_or_default();
         match name.as_str() {

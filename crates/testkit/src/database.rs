@@ -117,7 +117,8 @@ impl Database {
         let objects = "SELECT CAST(table_name AS CHAR), CAST(table_type AS CHAR) FROM information_schema.tables \
             WHERE table_schema = DATABASE() ORDER BY table_type, table_name";
         let objects: Vec<(String, String)> = sqlx::query_as(objects).fetch_all(&mut connection).await?;
-        let (own, mut statements) = (database.name()?, Vec::new());
+        let own = database.name()?;
+        let mut statements = Vec::new();
         for (object, kind) in objects {
             if kind == "VIEW" {
                 let show = AssertSqlSafe(format!("SHOW CREATE VIEW {object}"));

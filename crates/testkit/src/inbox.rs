@@ -17,10 +17,12 @@ const WORKERS: usize = 3;
 /// # Errors
 /// When the database refuses.
 pub async fn process(database: &Database, consumer: &str, arrivals: &[Arrival]) -> Result<()> {
-    let (mut tasks, inbox) = (JoinSet::new(), Inbox::new(consumer)?);
+    let mut tasks = JoinSet::new();
+    let inbox = Inbox::new(consumer)?;
     for worker in 0..WORKERS {
         let own: Vec<Uuid> = arrivals.iter().skip(worker).step_by(WORKERS).map(|arrival| arrival.id).collect();
-        let (mut connection, inbox) = (database.connect_as(Account::Service).await?, inbox.clone());
+        let mut connection = database.connect_as(Account::Service).await?;
+        let inbox = inbox.clone();
         tasks.spawn(async move {
             for id in own {
                 process_one(&inbox, &mut connection, id).await?;

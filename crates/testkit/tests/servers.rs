@@ -36,7 +36,8 @@ async fn comes_back_with_its_data(flavor: Flavor) {
     let rows: Vec<(i32,)> = sqlx::query_as("SELECT id FROM t").fetch_all(&mut connection).await.unwrap();
     assert_eq!(rows, [(1,)]);
 
-    let (folder, pid) = (server.folder().unwrap().to_path_buf(), server.pid().unwrap());
+    let folder = server.folder().unwrap().to_path_buf();
+    let pid = server.pid().unwrap();
     drop(server);
     assert!(!is_alive(pid) && !folder.exists());
 }
@@ -183,7 +184,8 @@ async fn a_server_dies_with_the_process_that_started_it() {
     let mut lines = BufReader::new(victim.stdout.take().unwrap()).lines().map_while(Result::ok);
     let line = lines.find(|line| line.starts_with("started ")).unwrap();
     let words: Vec<&str> = line.split(' ').collect();
-    let (pid, folder) = (words[1].parse().unwrap(), Path::new(words[2]));
+    let pid = words[1].parse().unwrap();
+    let folder = Path::new(words[2]);
     assert!(is_alive(pid) && folder.is_dir());
 
     victim.kill().unwrap();
@@ -219,7 +221,8 @@ async fn notified(alertmanager: &Alertmanager, state: &str) -> Vec<(String, Stri
 async fn alertmanager_gets_alerts_and_leaves_out_what_follows_from_another_one() {
     let alertmanager = Alertmanager::start().await.unwrap();
     let alert = |name: &str, job: &str| serde_json::json!({ "labels": { "alertname": name, "job": job } });
-    let (database, sink) = ("OutboxDatabaseUnreachable", "OutboxSinkDisconnected");
+    let database = "OutboxDatabaseUnreachable";
+    let sink = "OutboxSinkDisconnected";
     let stuck = "OutboxLoopStuck";
     let stalled = "OutboxStalled";
     let dead = "OutboxDeadMessages";

@@ -11,7 +11,8 @@ use crate::tools::quietly;
 /// Checks the rules and runs their tests. The note reports that there are none.
 pub(crate) async fn check() -> Result<String> {
     let folder = cache::repository().join("dashboards");
-    let (rules, tests) = (files(&folder, ".rules.yml"), files(&folder.join("tests"), ".yml"));
+    let rules = files(&folder, ".rules.yml");
+    let tests = files(&folder.join("tests"), ".yml");
     if rules.is_empty() && tests.is_empty() {
         return Ok("no rules in dashboards/".into());
     }

@@ -73,7 +73,8 @@ impl Fleet {
         match Alertmanager::start().await {
             Ok(mut alertmanager) => {
                 prometheus.alert_to(&alertmanager)?;
-                let (name, variable) = ("Alertmanager".to_owned(), ALERTMANAGER.to_owned());
+                let name = "Alertmanager".to_owned();
+                let variable = ALERTMANAGER.to_owned();
                 let origin = "has its alerts at /api/v2/alerts, with the routes of dashboards".to_owned();
                 let endpoint = Endpoint { name, variable, address: alertmanager.url(), origin };
                 self.servers.push((endpoint, Some(Box::new(move || alertmanager.check()))));
@@ -130,7 +131,8 @@ const DATABASE_URL: &str = "DATABASE_URL";
 /// Creates the database in which `#[sqlx::test]` keeps the list of its test databases.
 async fn for_sqlx(server: &Endpoint) -> Result<Endpoint> {
     let address = servers::fresh_database(&server.address).await.context("no database for `#[sqlx::test]`")?;
-    let (name, variable) = ("MySQL, for `#[sqlx::test]`".into(), DATABASE_URL.into());
+    let name = "MySQL, for `#[sqlx::test]`".into();
+    let variable = DATABASE_URL.into();
     Ok(Endpoint { name, variable, address, origin: server.origin.clone() })
 }
 

@@ -60,7 +60,8 @@ impl Run {
         let mut child = Command::new(program);
         child.args(args).envs(servers.variables()).kill_on_drop(true);
         let mut child = child.spawn().with_context(|| format!("cannot run {program}"))?;
-        let (mut broken, mut told) = (pin!(servers.broken()), false);
+        let mut broken = pin!(servers.broken());
+        let mut told = false;
         let status = loop {
             tokio::select! {
                 status = child.wait() => break status?,

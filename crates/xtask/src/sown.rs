@@ -88,7 +88,8 @@ struct Outcome {
 impl Sown {
     /// Fails if a bug was not caught. Ctrl-C ends the running tests.
     pub(crate) async fn run(self) -> Result<ExitCode> {
-        let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
         tokio::select! {
             outcome = Box::pin(self.sow()) => outcome,
             _ = terminate.recv() => Ok(ExitCode::FAILURE),
@@ -104,7 +105,8 @@ impl Sown {
         };
         let field = Field::new(fleet.endpoints())?;
         let useless = if self.unproven { BTreeMap::new() } else { field.useless(&bugs).await? };
-        let (mut left, mut lines) = (0, Vec::new());
+        let mut left = 0;
+        let mut lines = Vec::new();
         for bug in &bugs {
             let problem = bug.tests.iter().find_map(|test| useless.get(test));
             let outcome = match problem {
@@ -251,7 +253,8 @@ impl Field {
 
     /// The copy's tests use the files that other tests have downloaded and unpacked.
     fn share_cache(&self) -> Result<()> {
-        let (cache, link) = (cache::folder(), self.tree.join(".cache"));
+        let cache = cache::folder();
+        let link = self.tree.join(".cache");
         fs::create_dir_all(&cache)?;
         if !link.exists() {
             symlink(cache, link)?;

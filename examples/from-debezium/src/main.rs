@@ -11,7 +11,8 @@ async fn main() -> Result<()> {
     let pool = MySqlPool::connect(&variable("DATABASE_URL")?).await?;
     from_debezium::create_tables(&pool).await?;
     let or = |name, default: &str| std::env::var(name).unwrap_or_else(|_unset| default.to_owned());
-    let (group, topic) = (or("GROUP_ID", "shipping"), or("TOPIC", "outbox.event.Order"));
+    let group = or("GROUP_ID", "shipping");
+    let topic = or("TOPIC", "outbox.event.Order");
     let consumer = from_debezium::consumer(&variable("KAFKA_BROKERS")?, &group, &topic)?;
     let mut terminate = signal(SignalKind::terminate())?;
     let stop = async move {

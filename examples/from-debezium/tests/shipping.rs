@@ -27,7 +27,8 @@ struct Stage {
 
 impl Stage {
     async fn new() -> Result<Self> {
-        let (database, brokers) = (Database::create(Flavor::MySql).await?, Broker::Kafka.address().await?);
+        let database = Database::create(Flavor::MySql).await?;
+        let brokers = Broker::Kafka.address().await?;
         let stage = Self { database, brokers, aggregate_type: format!("Order-{}", Uuid::now_v7()) };
         create_topic(&stage.brokers, &stage.topic(), 4).await?;
         Ok(stage)
@@ -59,7 +60,8 @@ impl Stage {
     async fn read(&self, pool: &MySqlPool, group: &str, events: usize) -> Result<usize> {
         let group = format!("{}-{group}", self.aggregate_type);
         let consumer = from_debezium::consumer(&self.brokers, &group, &self.topic())?;
-        let (mut seen, mut applied) = (HashSet::new(), 0);
+        let mut seen = HashSet::new();
+        let mut applied = 0;
         while seen.len() < events {
             let record = timeout(PATIENCE, consumer.recv()).await.context("no record")??;
             seen.insert(header(&record, "id").context("no header `id`")?.to_owned());
@@ -119,7 +121,8 @@ async fn a_topic_that_is_read_twice_has_one_effect() -> Result<()> {
     create_tables(&pool).await?;
     stage.enqueue(100).await?;
     let relay = stage.relay()?;
-    let (first, second) = (stage.read(&pool, "first", 200).await?, stage.read(&pool, "second", 200).await?);
+    let first = stage.read(&pool, "first", 200).await?;
+    let second = stage.read(&pool, "second", 200).await?;
     ensure!((first, second) == (100, 0), "{first} and {second} events did something");
     stage.wait_until_shipped(100).await?;
     drop(relay);

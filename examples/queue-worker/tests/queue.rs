@@ -70,7 +70,8 @@ impl Stage {
     async fn wait_until_booked(&self, transfers: i64) -> Result<()> {
         self.database.wait_until_drained(PATIENCE).await?;
         let count = async |what: &str| self.database.number(&format!("SELECT COUNT({what}) FROM bookings")).await;
-        let (different, all) = (count("DISTINCT number").await?, count("*").await?);
+        let different = count("DISTINCT number").await?;
+        let all = count("*").await?;
         ensure!(different == transfers && all == transfers, "{transfers} transfers: {different}, booked {all} times");
         let cents = self.database.number("SELECT CAST(SUM(cents) AS SIGNED) FROM accounts").await?;
         ensure!(cents == 50 * transfers * (transfers + 1), "{cents} cents");

@@ -31,7 +31,8 @@ async fn place(address: &str, body: &str) -> Result<(u16, String)> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_order_is_sent_if_and_only_if_it_was_taken() -> Result<()> {
-    let (database, mut topic) = (Database::create(Flavor::MySql).await?, Topic::create(Broker::Kafka).await?);
+    let database = Database::create(Flavor::MySql).await?;
+    let mut topic = Topic::create(Broker::Kafka).await?;
     let settings = Settings::new(&database.url_as(Account::Relay)?).kafka(topic.address());
     let settings = settings.route([("topics", "orders"), ("sink", "kafka"), ("topic", topic.name())]);
     let relay = Relay::start(program::relay()?, &settings)?;
@@ -41,7 +42,8 @@ async fn an_order_is_sent_if_and_only_if_it_was_taken() -> Result<()> {
     let shop = Program::start(env!("CARGO_BIN_EXE_shop-axum"), &environment)?;
     until(PATIENCE, "the shop", || async { Ok(TcpStream::connect(&address).await?) }).await.context(shop.log()?)?;
 
-    let (mut taken, mut refused) = (BTreeSet::new(), 0);
+    let mut taken = BTreeSet::new();
+    let mut refused = 0;
     for number in 1..=40u64 {
         // Customer 1 soon owes too much.
         let cents = if number % 4 == 1 { 30_000 } else { 100 };

@@ -54,7 +54,8 @@ impl ApiClient {
         // In the body even of a question: proxies log URLs, and a key may be among the parameters.
         let body: Map<_, _> = request.parameters.iter().map(pair).collect();
         let bearer = self.token.as_ref().map(|token| format!("Bearer {token}"));
-        let (path, body) = (format!("/api/v1/{}", request.path), Value::Object(body).to_string());
+        let path = format!("/api/v1/{}", request.path);
+        let body = Value::Object(body).to_string();
         let host = self.place.host();
         let answer = self.place.post(&path, bearer, body).await;
         let (status, text) = answer.with_context(|| format!("nobody answers at {host}"))?;

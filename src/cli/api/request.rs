@@ -55,7 +55,8 @@ impl Request {
     /// A sentence that says what is wrong.
     pub(super) fn command(&self, actor: &str) -> Result<Operate, String> {
         let root = Commands::command();
-        let (mut command, mut words) = (&root, Vec::new());
+        let mut command = &root;
+        let mut words = Vec::new();
         for word in self.path.split('/') {
             command = command.find_subcommand(word).ok_or_else(|| format!("there is no `{word}` in /{}", self.path))?;
             words.push(word.to_owned());

@@ -106,7 +106,8 @@ mod tests {
     #[test]
     fn ten_thousand_equal_failures_are_a_few_lines_with_their_number() {
         let page = tempfile::NamedTempFile::new().unwrap();
-        let (limit, writer) = (Limit::default(), Arc::new(page.reopen().unwrap()));
+        let limit = Limit::default();
+        let writer = Arc::new(page.reopen().unwrap());
         let lines = tracing_subscriber::fmt::layer().json().flatten_event(true).with_writer(writer);
         tracing::subscriber::with_default(tracing_subscriber::registry().with(lines).with(limit.clone()), || {
             for id in 0..10_000 {

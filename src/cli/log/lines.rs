@@ -29,7 +29,8 @@ impl Lines {
     pub(super) fn to(mut out: impl Write + Send + 'static) -> Self {
         let (sender, lines) = sync_channel::<Vec<u8>>(WAITING);
         let this = Self { lines: sender, waiting: Arc::default(), lost: Arc::default() };
-        let (waiting, lost) = (Arc::clone(&this.waiting), Arc::clone(&this.lost));
+        let waiting = Arc::clone(&this.waiting);
+        let lost = Arc::clone(&this.lost);
         thread::spawn(move || {
             for line in lines {
                 // A closed pipe has no reader to tell.

@@ -205,7 +205,8 @@ impl TailMessages {
         let rows: Vec<_> = answer.get("rows").and_then(Value::as_array).into_iter().flatten().rev().cloned().collect();
         let id = |row: &Value| row.get("id").and_then(Value::as_u64).unwrap_or_default();
         let number = |name: &str| answer.get(name).and_then(Value::as_u64).unwrap_or_default();
-        let (end, newest) = (number("next"), number("newest"));
+        let end = number("next");
+        let newest = number("newest");
         let mut seen = self.seen.lock();
         let Some(SeenMessages { ids, floor, last }) = seen.as_mut() else {
             *seen = Some(SeenMessages { ids: rows.iter().map(id).collect(), floor: end, last: newest });

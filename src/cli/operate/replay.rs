@@ -108,7 +108,8 @@ impl Operation for Replay {
         if let Some(to) = &self.to {
             known(db, process.config, to).await?;
         }
-        let (topic, to) = (self.topic.clone(), self.to.as_ref().map(|to| to.names().1));
+        let topic = self.topic.clone();
+        let to = self.to.as_ref().map(|to| to.names().1);
         let mut filter = SentFilter { topic, lane: self.lane, since, until, id, to, ..SentFilter::default() };
         let is_sent = filter.find_claims(db).await.context(failed)?;
         ensure!(is_sent, "the message was not sent: see `relay why`");

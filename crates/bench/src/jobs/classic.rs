@@ -104,7 +104,8 @@ type Job = (i64, String);
 impl Classic {
     /// Makes the table, with jobs in it. Payloads are those of `setup::payload`.
     pub(super) async fn fill(self, database: &Database, jobs: u64, bytes: usize) -> Result<()> {
-        let (columns, bytes) = (self.columns, bytes.max(20));
+        let columns = self.columns;
+        let bytes = bytes.max(20);
         // The plans of the statements depend on statistics, which a server updates some time after such an INSERT.
         let sql = format!(
             "CREATE TABLE jobs (id BIGINT AUTO_INCREMENT PRIMARY KEY, payload LONGTEXT NOT NULL, {columns}); \

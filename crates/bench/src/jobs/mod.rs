@@ -93,7 +93,8 @@ impl Way {
             Self::Classic(classic) => classic.fill(database, jobs, common.bytes).await?,
             Self::Worker(_) => stage.fill(common, jobs).await?,
         }
-        let (lock_waits, deadlocks) = (database.number(LOCK_WAITS).await?, database.number(DEADLOCKS).await?);
+        let lock_waits = database.number(LOCK_WAITS).await?;
+        let deadlocks = database.number(DEADLOCKS).await?;
         let before = stage.costs(&[]).await?;
         let seconds = match self {
             Self::Classic(classic) => classic.run(database, workers).await?,

@@ -37,7 +37,8 @@ pub(super) async fn run(database: &Database, jobs: u64, workers: usize, batch: u
     let options: MySqlConnectOptions = database.url_as(Account::Owner)?.parse()?;
     let metrics = Metrics::new()?;
     let worker = Worker::new(options, LANE).concurrency(workers).batch(batch).metrics(Arc::clone(&metrics));
-    let (start, mut took) = (Instant::now(), Duration::ZERO);
+    let start = Instant::now();
+    let mut took = Duration::ZERO;
     let stop = async {
         all_done(&metrics, jobs).await;
         took = start.elapsed();
@@ -48,7 +49,8 @@ pub(super) async fn run(database: &Database, jobs: u64, workers: usize, batch: u
 
 /// Waits until all jobs are committed, or none was for a while: the rest is then lost or dead.
 async fn all_done(metrics: &Metrics, jobs: u64) {
-    let (mut before, mut moved) = (0, Instant::now());
+    let mut before = 0;
+    let mut moved = Instant::now();
     while before < jobs && moved.elapsed() < STALLED {
         tokio::time::sleep(EVERY).await;
         let done = metrics.published_messages_total.with_label_values(&["worker"]).get();

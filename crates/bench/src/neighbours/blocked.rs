@@ -81,7 +81,8 @@ async fn drain(
 /// Rows that the server writes a second.
 async fn rows_written(stage: &Stage) -> Result<f64> {
     let mut db = stage.database.connect_as_admin().await?;
-    let (before, start) = (written(&mut db).await?, Instant::now());
+    let before = written(&mut db).await?;
+    let start = Instant::now();
     tokio::time::sleep(IDLE).await;
     Ok(precise(written(&mut db).await? - before) / start.elapsed().as_secs_f64())
 }

@@ -220,7 +220,8 @@ async fn beside_a_sick_destination(common: &Common, size: Size, is_sick: bool) -
     };
     let mut relay = stage.start(&settings)?;
     ready(&relay).await?;
-    let (mut db, bytes) = (stage.database.connect().await?, common.bytes);
+    let mut db = stage.database.connect().await?;
+    let bytes = common.bytes;
     let neighbour = async {
         let mut each = tokio::time::interval(SICK_EVERY);
         for number in 0.. {
@@ -266,7 +267,8 @@ async fn hot_key(common: &Common, size: Size, has_others: bool) -> Result<(f64, 
     let (mut stage, settings) = stage(common).await?;
     let hot = stage.topic.beside(None).await?;
     let of_key = |number: u64| {
-        let (key, lane) = (number % size.hot_keys, number % size.hot_keys % 2);
+        let key = number % size.hot_keys;
+        let lane = number % size.hot_keys % 2;
         Message::new(&hot, payload(number, common.bytes)).key(format!("hot-{key}")).lane(u16::from(lane == 1))
     };
     stage.fill_with(size.rows * size.hot_keys, of_key).await?;

@@ -175,7 +175,8 @@ async fn broker(arena: &mut Arena) -> Result<()> {
 
 /// Consumes a topic until the runtime ends, with a database of its own. Returns the port of its metrics.
 async fn consume(topic: &Topic, handler: impl Handler) -> Result<u16> {
-    let (registry, database) = (Registry::new(), Database::create(Flavor::MySql).await?);
+    let registry = Registry::new();
+    let database = Database::create(Flavor::MySql).await?;
     let pool = MySqlPool::connect(&database.url_as(Account::Service)?).await?;
     let address = topic.address();
     let name = topic.name();
@@ -220,7 +221,8 @@ async fn too_large(arena: &mut Arena) -> Result<()> {
     let database = arena.database.clone();
     let ledger = arena.ledger.clone();
     let topic = arena.topic.name().to_owned();
-    let (enough, mut guilty) = (AtomicBool::new(false), Vec::new());
+    let enough = AtomicBool::new(false);
+    let mut guilty = Vec::new();
     let fails = async {
         let mut pace = tokio::time::interval(Duration::from_millis(500));
         while !enough.load(Ordering::Relaxed) {
@@ -313,7 +315,8 @@ async fn stranger(arena: &mut Arena) -> Result<()> {
         let is_back = |metrics: &Metrics| metrics.sum("outbox_relay_canary_last_duration_seconds") > 0.0;
         relay.wait_for_metrics(2 * PATIENCE, "the canary", is_back).await?;
     }
-    let (operator, relays) = (operator(arena)?, instances(arena).await?);
+    let operator = operator(arena)?;
+    let relays = instances(arena).await?;
     arena.relays.push(arena.relay(&wrong)?);
     arena.strike().await?;
     for instance in &relays {

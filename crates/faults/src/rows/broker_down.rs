@@ -129,7 +129,8 @@ async fn go_on(arena: &mut Arena) -> Result<()> {
     let open = "(SELECT id FROM outbox_pending UNION ALL SELECT id FROM outbox_delayed)";
     let gone = format!("SELECT COUNT(*) = 0 FROM {open} open WHERE id <= {newest}");
     arena.database.wait_for(PATIENCE, &gone).await?;
-    let (took, bound) = (start.elapsed(), recovery(arena));
+    let took = start.elapsed();
+    let bound = recovery(arena);
     arena.counts.recovered(took);
     arena.within("to go on without a broker", took, bound);
     Ok(())

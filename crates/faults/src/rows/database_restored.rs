@@ -67,7 +67,8 @@ async fn restored(arena: &mut Arena, flavor: Flavor) -> Result<()> {
     forget(arena).await?;
     arena.restored.repeated = unsent.len() as u64;
     arena.may_be_sent_twice(unsent.clone());
-    let (old, raised) = (known(arena), raised_keys(&arena.database).await?);
+    let old = known(arena);
+    let raised = raised_keys(&arena.database).await?;
     arena.start_relays(3)?;
     arena.start_producers().await?;
     fences.give(&[KNOWN, UNKNOWN]).await?;
@@ -126,7 +127,8 @@ struct Plan {
 
 /// Runs `relay recover` until the leases in the snapshot have ended. Returns its plan.
 async fn recover(arena: &Arena) -> Result<Plan> {
-    let (url, margin) = (arena.database.url_as(Account::Owner)?, MARGIN.to_string());
+    let url = arena.database.url_as(Account::Owner)?;
+    let margin = MARGIN.to_string();
     until(PATIENCE, "the recovery", async || {
         let mut command = Command::new(&arena.setup.relay);
         let command = command.args(["recover", "--yes", "--format", "json", "--margin", &margin]);
@@ -194,7 +196,8 @@ impl Fences {
     async fn give(&mut self, names: &[&'static str]) -> Result<()> {
         for name in names {
             let lease = self.leases.acquire(name, PATIENCE).await?;
-            let (fence, highest) = (lease.fence(), self.highest.entry(name).or_default());
+            let fence = lease.fence();
+            let highest = self.highest.entry(name).or_default();
             ensure!(fence > *highest, "the lease {name} has the fence {fence}, and had {highest}");
             *highest = fence;
             lease.release().await?;

@@ -69,7 +69,8 @@ impl Service {
     async fn new(arena: &Arena) -> Result<Self> {
         let options = MySqlPoolOptions::new().max_connections(POOL).acquire_timeout(PATIENCE);
         let pool = cancel_safe(options).connect(&arena.database.url_as(Account::Service)?).await?;
-        let (deadlocks, lock_waits) = (Arc::default(), Arc::default());
+        let deadlocks = Arc::default();
+        let lock_waits = Arc::default();
         Ok(Self { pool, ledger: arena.ledger.clone(), topic: arena.topic.name().to_owned(), deadlocks, lock_waits })
     }
 
@@ -135,7 +136,8 @@ async fn cancel(arena: &mut Arena) -> Result<()> {
     arena.start().await?;
     let service = Service::new(arena).await?;
     arena.strike().await?;
-    let (seed, due) = (arena.random.random::<u64>(), if arena.setup.pace == Pace::Full { 2000 } else { 100 });
+    let seed = arena.random.random::<u64>();
+    let due = if arena.setup.pace == Pace::Full { 2000 } else { 100 };
     let start = Instant::now();
     let ended = Arc::new(AtomicU64::new(0));
     let committed = Arc::new(AtomicU64::new(0));
@@ -146,7 +148,8 @@ async fn cancel(arena: &mut Arena) -> Result<()> {
         let mut random = StdRng::seed_from_u64(seed.wrapping_add(task));
         tokio::spawn(async move {
             for number in 0.. {
-                let (cancelled, done) = (ended.load(Ordering::Relaxed), committed.load(Ordering::Relaxed));
+                let cancelled = ended.load(Ordering::Relaxed);
+                let done = committed.load(Ordering::Relaxed);
                 if cancelled >= due && done > 0 {
                     break;
                 }
@@ -193,7 +196,8 @@ async fn deadlock(arena: &mut Arena) -> Result<()> {
     let mut other = arena.database.connect().await?;
     let mut held = other.begin().await?;
     sqlx::query(LOCK).bind(1_u64).execute(&mut *held).await?;
-    let (seed, each) = (arena.random.random::<u64>(), if arena.setup.pace == Pace::Full { 100 } else { 20 });
+    let seed = arena.random.random::<u64>();
+    let each = if arena.setup.pace == Pace::Full { 100 } else { 20 };
     let tasks = (0..u64::from(POOL)).map(|task| {
         let service = service.clone();
         let mut random = StdRng::seed_from_u64(seed.wrapping_add(task));

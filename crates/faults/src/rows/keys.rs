@@ -75,7 +75,8 @@ async fn busy_key(arena: &mut Arena) -> Result<()> {
         progress(arena, 50.0).await?;
     }
     let newest = arena.database.number("SELECT CAST(MAX(id) AS SIGNED) FROM outbox_messages").await?;
-    let (start, hash) = (Instant::now(), hash(arena));
+    let start = Instant::now();
+    let hash = hash(arena);
     let others = format!("SELECT COUNT(*) = 0 FROM outbox_pending WHERE id <= {newest} AND key_hash <> {hash}");
     arena.database.wait_for(PATIENCE, &others).await?;
     arena.within("the other keys", start.elapsed(), OTHERS);

@@ -73,7 +73,8 @@ async fn orders(arena: &mut Arena) -> Result<()> {
     block(arena, &topic).await?;
     let client = Client::new(&arena.setup.relay, arena.database.url_as(Account::Operator)?);
     let mut operator = Operator { client, topic, given: 0, done: 0 };
-    let (start, time) = (Instant::now(), arena.lasting(40_000..60_000, 12_000));
+    let start = Instant::now();
+    let time = arena.lasting(40_000..60_000, 12_000);
     let mut due = Vec::new();
     // On a slow machine few orders fit into the time: it goes on until the case shows what it is for.
     while start.elapsed() < time || start.elapsed() < PATIENCE && !has_shown(arena).await? {

@@ -148,7 +148,8 @@ impl Relay {
     /// stream.
     pub(super) fn begin(&mut self, protocol: &Tail, log: &[Entry]) {
         let (Some(look), Holding::Tail { token, mark, .. }) = (self.look.take(), &self.holding) else { return };
-        let (token, mark) = (*token, *mark);
+        let token = *token;
+        let mark = *mark;
         let listed = look.claims.iter().fold(Ids::default(), |ids, claim| ids.union(claim.messages));
         let Some(stream) = &mut self.stream else { return };
         stream.is_read = true;
@@ -170,7 +171,8 @@ impl Relay {
 
     /// Applies the next event of the stream.
     pub(super) fn next(&mut self, protocol: &Tail, log: &[Entry]) {
-        let (own, token) = (self.claim(), self.token());
+        let own = self.claim();
+        let token = self.token();
         let Some(stream) = &mut self.stream else { return };
         let Some(entry) = log.get(stream.at) else { return };
         stream.at += 1;

@@ -235,7 +235,8 @@ impl State {
 
     /// Executes a settlement. Returns whether its claim was live.
     fn execute(&mut self, protocol: &Tail, settle: &Settle) -> bool {
-        let (pending, own) = (self.db.pending, self.db.of_claim(settle.claim));
+        let pending = self.db.pending;
+        let own = self.db.of_claim(settle.claim);
         let is_live = self.db.settle(protocol, settle);
         if !pending.without(self.db.pending).without(own).is_empty() {
             self.event = Event::Unfenced;

@@ -38,7 +38,8 @@ struct Inner {
 
 impl DeadLetters {
     pub(super) fn new(topic: &str, consumer: &Consumer) -> Result<Self, ConsumerError> {
-        let (mut config, name) = (ClientConfig::new(), consumer.inbox.consumer().to_owned());
+        let mut config = ClientConfig::new();
+        let name = consumer.inbox.consumer().to_owned();
         config.set("partitioner", "murmur2_random").set("allow.auto.create.topics", "false");
         consumer.finish(&mut config);
         config.set("acks", "all").set("enable.idempotence", "true");
@@ -89,7 +90,8 @@ impl DeadLetters {
     }
 
     fn headers(&self, delivery: &Delivery, obituary: &Obituary, from: &str) -> OwnedHeaders {
-        let (id, attempts) = (delivery.id.to_string(), obituary.attempts.to_string());
+        let id = delivery.id.to_string();
+        let attempts = obituary.attempts.to_string();
         let error: String = obituary.error.chars().take(MAX_ERROR).collect();
         let known = [
             ("id", Some(id.as_str())),

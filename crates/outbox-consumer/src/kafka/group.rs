@@ -119,7 +119,8 @@ impl<H: Handler> Group<H> {
         let names: Vec<&str> = topics.iter().map(String::as_str).collect();
         consumer.subscribe(&names).map_err(client_error)?;
         let crew = Crew::new(processor);
-        let (name, metrics) = (crew.processor.consumer().to_owned(), crew.processor.options.metrics.clone());
+        let name = crew.processor.consumer().to_owned();
+        let metrics = crew.processor.options.metrics.clone();
         let member = Arc::downgrade(&consumer.share());
         tokio::spawn(topics::watch(member, topics.to_vec(), name, metrics, crew.stop.clone()));
         Ok(Self { consumer, events, partitions: HashMap::new(), turn: 0, window, dead, crew })
@@ -205,16 +206,19 @@ impl<H: Handler> Group<H> {
         let place = (message.topic().to_owned(), message.partition());
         let offset = message.offset();
         let window = self.window;
-        let (dead, delivery) = (self.dead.clone(), wire::delivery(message));
+        let dead = self.dead.clone();
+        let delivery = wire::delivery(message);
         if self.partition(place.clone()).offsets.begins_anew_at(offset) {
             self.begin_anew(&place, offset);
         }
         let partition = self.partition(place.clone());
-        let (turn, stop) = (partition.turn, partition.stop.clone());
+        let turn = partition.turn;
+        let stop = partition.stop.clone();
         if !partition.offsets.received(offset, delivery.id, turn) {
             return;
         }
-        let (queued, doubt) = (Arc::clone(&partition.queued), Doubt::First(Arc::clone(&partition.in_doubt)));
+        let queued = Arc::clone(&partition.queued);
+        let doubt = Doubt::First(Arc::clone(&partition.in_doubt));
         let tag = Record { place: place.clone(), turn, offset, stop: stop.clone(), queued, dead };
         self.crew.arrived(CrewJob { delivery: Delivery { doubt, ..delivery }, tag, stop });
         let partition = self.partition(place.clone());
@@ -256,7 +260,8 @@ impl<H: Handler> Group<H> {
             self.store(place, position);
         }
         let Some(partition) = self.partitions.get(place) else { return };
-        let (undecided, overflowed) = (partition.offsets.len(), partition.overflowed);
+        let undecided = partition.offsets.len();
+        let overflowed = partition.overflowed;
         if partition.paused && partition.queued.has_room_again(undecided, self.window, overflowed) {
             self.pause(place, false);
         }
@@ -264,7 +269,8 @@ impl<H: Handler> Group<H> {
 
     /// Stores the position from which another member would go on.
     fn store(&mut self, place: &Place, position: i64) {
-        let (topic, partition) = (place.0.as_str(), place.1);
+        let topic = place.0.as_str();
+        let partition = place.1;
         // librdkafka adds the one.
         if let Err(error) = self.consumer.store_offset(topic, partition, position - 1) {
             tracing::debug!(%error, topic, partition, "the partition was given up meanwhile");
@@ -304,7 +310,8 @@ impl<H: Handler> Group<H> {
 
     /// librdkafka connects again by itself; only a fatal error ends the consumer. The context has logged it.
     fn failed(&self, error: KafkaError) -> Result<(), ConsumerError> {
-        let (name, metrics) = (self.crew.processor.consumer(), &self.crew.processor.options.metrics);
+        let name = self.crew.processor.consumer();
+        let metrics = &self.crew.processor.options.metrics;
         if self.consumer.client().fatal_error().is_some() {
             return Err(client_error(error));
         }

@@ -49,7 +49,8 @@ impl Queued {
     }
 
     fn have_room(&self, window: usize, part: usize) -> bool {
-        let (queued, bytes) = (self.messages.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed));
+        let queued = self.messages.load(Ordering::Relaxed);
+        let bytes = self.bytes.load(Ordering::Relaxed);
         queued < window.saturating_mul(WINDOWS) / part && bytes < BYTES / part
     }
 }

@@ -82,8 +82,10 @@ async fn missing(member: Arc<Member>, topics: Arc<[String]>) -> Vec<(String, Cod
 pub(super) fn compare(consumer: &Consumer) {
     let mut config = ClientConfig::new();
     consumer.finish(&mut config);
-    let (topics, kept) = (consumer.topics.clone(), consumer.options.inbox_retention);
-    let (name, metrics) = (consumer.inbox.consumer().to_owned(), consumer.options.metrics.clone());
+    let topics = consumer.topics.clone();
+    let kept = consumer.options.inbox_retention;
+    let name = consumer.inbox.consumer().to_owned();
+    let metrics = consumer.options.metrics.clone();
     tokio::spawn(async move {
         let longest = match longest(&config, &topics, &name).await {
             Ok(Some(longest)) => longest,
@@ -125,7 +127,8 @@ async fn longest(config: &ClientConfig, topics: &[String], consumer: &str) -> Ka
 /// that does not exist.
 fn kept(topic: &ConfigResource) -> Option<Duration> {
     let value = |name| topic.get(name).and_then(|entry| entry.value.as_deref());
-    let (millis, policy) = (value("retention.ms")?.parse().ok(), value("cleanup.policy")?);
+    let millis = value("retention.ms")?.parse().ok();
+    let policy = value("cleanup.policy")?;
     Some(millis.filter(|_| policy.contains("delete")).map_or(Duration::MAX, Duration::from_millis))
 }
 

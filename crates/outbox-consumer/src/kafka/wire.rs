@@ -112,7 +112,8 @@ mod properties {
     #[test]
     fn another_record_without_an_id_at_the_same_place_has_another_id() {
         let record = |payload: &[u8], millis| {
-            let (topic, time) = ("foreign".to_owned(), Timestamp::CreateTime(millis));
+            let topic = "foreign".to_owned();
+            let time = Timestamp::CreateTime(millis);
             delivery(&OwnedMessage::new(Some(payload.to_vec()), None, topic, time, 0, 7, None)).id
         };
         assert_eq!(record(b"a", 1), record(b"a", 1));
@@ -130,7 +131,8 @@ mod properties {
             let headers = pairs.as_deref().map(owned);
             let record =
                 OwnedMessage::new(payload.clone(), key.clone(), topic.clone(), timestamp, partition, offset, headers);
-            let (one, again) = (delivery(&record), delivery(&record));
+            let one = delivery(&record);
+            let again = delivery(&record);
             prop_assert_eq!((one.id, &one.contents.headers), (again.id, &again.contents.headers));
             prop_assert_eq!((&one.contents.key, &one.contents.payload), (&key, &payload));
 
@@ -168,7 +170,8 @@ mod properties {
             let known = known.map(|(name, value)| (name.to_owned(), value.map(String::into_bytes)));
             let headers = owned(&known.chain(own.clone()).collect::<Vec<_>>());
             let timestamp = Timestamp::CreateTime(1_700_000_000_123);
-            let (record_key, record_payload) = (key.clone(), payload.clone());
+            let record_key = key.clone();
+            let record_payload = payload.clone();
             let record =
                 OwnedMessage::new(record_payload, record_key, "orders".into(), timestamp, 0, 7, Some(headers));
             let read = delivery(&record);

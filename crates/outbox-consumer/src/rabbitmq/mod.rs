@@ -70,7 +70,8 @@ impl Consumer {
         uri.query.frame_max.get_or_insert(FRAME_MAX);
         let queue = ShortString::try_new(queue)
             .map_err(|_too_long| ConsumerError::Client("the queue's name has more than 255 bytes".into()))?;
-        let (options, inbox) = (Options::default(), Inbox::new(name)?);
+        let options = Options::default();
+        let inbox = Inbox::new(name)?;
         Ok(Self { uri, queue, prefetch: 256, dead_letter_exchange: false, delivery_limit: 20, options, inbox, pool })
     }
 

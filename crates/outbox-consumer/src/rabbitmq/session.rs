@@ -98,7 +98,8 @@ impl ConsumerSession {
         let connection = Connection::connect_uri(link.uri.clone(), ConnectionProperties::default()).await?;
         let channel = connection.create_channel().await?;
         channel.basic_qos(link.prefetch, BasicQosOptions::default()).await?;
-        let (queue, options) = (link.queue.clone(), BasicConsumeOptions::default());
+        let queue = link.queue.clone();
+        let options = BasicConsumeOptions::default();
         let deliveries = channel.basic_consume(queue.clone(), "".into(), options, FieldTable::default()).await;
         let gone = CancellationToken::new();
         match deliveries {

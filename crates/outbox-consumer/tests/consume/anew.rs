@@ -20,7 +20,8 @@ const EVENTS: &str = "outbox_inbox_broker_events_total";
 
 /// A topic with one partition, and a consumer of which the sixth message waits for an hour.
 async fn waiting() -> Result<(Stage, Running)> {
-    let (address, name) = (Broker::Kafka.address().await?, format!("test-{}", Uuid::now_v7()));
+    let address = Broker::Kafka.address().await?;
+    let name = format!("test-{}", Uuid::now_v7());
     create_topic(&address, &name, 1).await?;
     let stage = Stage::with(Topic::of_kafka(&address, &name)).await?;
     let hour = Duration::from_hours(1);
@@ -51,7 +52,8 @@ async fn as_member<T: Send + 'static>(
     stage: &Stage,
     work: impl FnOnce(BaseConsumer, TopicPartitionList) -> Result<T> + Send + 'static,
 ) -> Result<T> {
-    let (address, name) = (stage.topic.address().to_owned(), stage.topic.name().to_owned());
+    let address = stage.topic.address().to_owned();
+    let name = stage.topic.name().to_owned();
     tokio::task::spawn_blocking(move || {
         let mut config = ClientConfig::new();
         let group = config.set("bootstrap.servers", address).set("group.id", name.as_str()).create()?;
@@ -65,7 +67,8 @@ async fn as_member<T: Send + 'static>(
 #[tokio::test(flavor = "multi_thread")]
 async fn a_topic_that_is_made_again_while_a_message_waits_is_read_from_its_start() -> Result<()> {
     let (stage, consumer) = waiting().await?;
-    let (address, name) = (stage.topic.address(), stage.topic.name());
+    let address = stage.topic.address();
+    let name = stage.topic.name();
     delete_topic(address, name).await?;
     until(PATIENCE, "the topic", || create_topic(address, name, 1)).await?;
     stage.topic.send(&messages(4, 4, "ok")).await?;

@@ -63,7 +63,8 @@ async fn a_full_partition_that_goes_and_comes_back_is_received_again() -> Result
     let stage = Stage::new(Broker::Kafka).await?;
     let sent = messages(300, 300, "ok");
     stage.topic.send(&sent).await?;
-    let (own, guests) = (Does::wait(), Does::wait());
+    let own = Does::wait();
+    let guests = Does::wait();
     let small = || Ok::<_, anyhow::Error>(stage.kafka()?.window(10).concurrency(4));
     let member = Stage::start_kafka(small()?, &own)?;
     member.wait_for_metric(PAUSED, "", 3.0).await?;

@@ -46,8 +46,10 @@ impl Handler for Mortal {
 
 /// Runs a process until it ends, or all messages are decided. Returns whether it has ended.
 async fn process(stage: &Stage, messages: usize) -> Result<bool> {
-    let (ended, stop) = (CancellationToken::new(), CancellationToken::new());
-    let (handler, stopped) = (Mortal { ended: ended.clone() }, stop.clone().cancelled_owned());
+    let ended = CancellationToken::new();
+    let stop = CancellationToken::new();
+    let handler = Mortal { ended: ended.clone() };
+    let stopped = stop.clone().cancelled_owned();
     let task = match stage.topic.broker() {
         Broker::Kafka => tokio::spawn(stage.kafka()?.run(handler, stopped)),
         Broker::RabbitMq => tokio::spawn(stage.rabbitmq()?.run(handler, stopped)),

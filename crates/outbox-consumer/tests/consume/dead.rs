@@ -106,8 +106,10 @@ async fn dead_messages_are_tried_again_by_hand() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn poison_goes_to_the_dead_letter_topic() -> Result<()> {
-    let (stage, mut graves) = (Stage::new(Broker::Kafka).await?, Topic::create(Broker::Kafka).await?);
-    let (poison, healthy) = (Sending::new("key 1", "never"), messages(20, 2, "ok"));
+    let stage = Stage::new(Broker::Kafka).await?;
+    let mut graves = Topic::create(Broker::Kafka).await?;
+    let poison = Sending::new("key 1", "never");
+    let healthy = messages(20, 2, "ok");
     stage.topic.send(&[std::slice::from_ref(&poison), &healthy].concat()).await?;
     let consumer = Stage::start_kafka(stage.kafka()?.dead_letter_topic(graves.name()), &Does::work())?;
     stage.wait_for(healthy.len()).await?;
@@ -167,7 +169,8 @@ async fn a_dead_letter_is_not_confirmed_by_a_later_one() -> Result<()> {
 async fn poison_goes_to_the_dead_letter_exchange() -> Result<()> {
     let mut graves = Topic::create(Broker::RabbitMq).await?;
     let stage = Stage::with(Topic::create_with_graves(&graves).await?).await?;
-    let (poison, healthy) = (Sending::new("key 1", "refuse"), messages(20, 2, "ok"));
+    let poison = Sending::new("key 1", "refuse");
+    let healthy = messages(20, 2, "ok");
     stage.topic.send(&[std::slice::from_ref(&poison), &healthy].concat()).await?;
     let consumer = Stage::start_rabbitmq(stage.rabbitmq()?.dead_letter_exchange(), &Does::work())?;
     stage.wait_for(healthy.len()).await?;

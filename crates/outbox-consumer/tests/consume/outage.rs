@@ -73,7 +73,8 @@ async fn a_killed_rabbitmq_that_comes_back_loses_and_doubles_no_effect() -> Resu
 async fn connections_to_rabbitmq_that_end_again_and_again_hold_up_no_key() -> Result<()> {
     let stage = Stage::new(Broker::RabbitMq).await?;
     let proxy = Proxy::start(stage.topic.address()).await?;
-    let (steps, step) = (40, 50);
+    let steps = 40;
+    let step = 50;
     let sent = messages(steps * step, 5, "ok");
     stage.topic.send(&sent).await?;
     let consumer =
@@ -157,7 +158,8 @@ async fn a_handler_that_never_ends_is_given_up_and_its_message_with_it() -> Resu
         let stage = Stage::new(broker).await?;
         let sent = messages(3, 3, "ok");
         stage.topic.send(&sent).await?;
-        let (does, limit) = (Does::wait(), Duration::from_millis(200));
+        let does = Does::wait();
+        let limit = Duration::from_millis(200);
         let consumer = match broker {
             Broker::Kafka => Stage::start_kafka(stage.kafka()?.deadline(limit), &does)?,
             Broker::RabbitMq => Stage::start_rabbitmq(stage.rabbitmq()?.deadline(limit), &does)?,

@@ -31,7 +31,8 @@ async fn a_killed_statement_is_not_a_messages_fault_and_a_connection_that_ends_a
     let killed = messages(4, 4, "killed");
     stage.topic.send(&killed).await?;
     stage.wait_for(killed.len()).await?;
-    let (lost, fine) = (Sending::new("key 0", "hangs up"), messages(2, 1, "ok"));
+    let lost = Sending::new("key 0", "hangs up");
+    let fine = messages(2, 1, "ok");
     stage.topic.send(&[std::slice::from_ref(&lost), fine.as_slice()].concat()).await?;
     stage.wait_for(7).await?;
     stage.assert_once_and_in_order(&[killed, fine].concat()).await?;

@@ -22,7 +22,8 @@ async fn a_consumer_purges_the_inbox_and_goes_on_consuming() -> Result<()> {
         let account = stage.database.url_as(Account::Consumer)?;
         stage.pool = MySqlPoolOptions::new().max_connections(12).connect(&account).await?;
         stage.database.execute(OLD).await?;
-        let (does, purge) = (Does::work(), InboxPurge::new());
+        let does = Does::work();
+        let purge = InboxPurge::new();
         let consumer = match broker {
             Broker::Kafka => Stage::start_kafka(stage.kafka()?.purge_inbox(purge), &does)?,
             Broker::RabbitMq => Stage::start_rabbitmq(stage.rabbitmq()?.purge_inbox(purge), &does)?,

@@ -45,7 +45,8 @@ async fn counted(registry: &Registry, name: &str, event: &str, least: f64) -> Re
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_missing_topic_is_reported_again_and_again_until_it_is_there() -> Result<()> {
-    let (address, name) = (Broker::Kafka.address().await?, new_name());
+    let address = Broker::Kafka.address().await?;
+    let name = new_name();
     let stage = Stage::with(Topic::of_kafka(&address, &name)).await?;
     let registry = Registry::new();
     let stop = CancellationToken::new();
@@ -114,10 +115,12 @@ async fn a_partition_that_cannot_be_read_is_counted() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_topic_that_is_kept_for_ever_is_told_without_a_number() -> Result<()> {
-    let (address, name) = (Broker::Kafka.address().await?, new_name());
+    let address = Broker::Kafka.address().await?;
+    let name = new_name();
     create_topic_with(&address, &name, 1, &[("retention.ms", "-1")]).await?;
     let stage = Stage::with(Topic::of_kafka(&address, &name)).await?;
-    let (stop, lines) = (CancellationToken::new(), Lines::default());
+    let stop = CancellationToken::new();
+    let lines = Lines::default();
     let run = stage.kafka()?.inbox_retention(Duration::from_secs(60));
     let ended = lines.end_of(run.run(Work(Does::work()), stop.clone().cancelled_owned()));
     let told = until(PATIENCE, "the warning", || async {
@@ -139,7 +142,8 @@ async fn a_topic_that_is_kept_for_ever_is_told_without_a_number() -> Result<()> 
 /// The broker compresses them: a topic's setting that the service may not know.
 #[tokio::test(flavor = "multi_thread")]
 async fn batches_in_zstd_are_read() -> Result<()> {
-    let (address, name) = (Broker::Kafka.address().await?, new_name());
+    let address = Broker::Kafka.address().await?;
+    let name = new_name();
     create_topic_with(&address, &name, 1, &[("compression.type", "zstd")]).await?;
     let stage = Stage::with(Topic::of_kafka(&address, &name)).await?;
     let sent = messages(20, 5, "ok");

@@ -16,7 +16,8 @@ use crate::stage::{Does, PATIENCE, Stage, messages};
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rebalance_under_load_loses_and_doubles_no_effect() -> Result<()> {
     let stage = Stage::new(Broker::Kafka).await?;
-    let (does, mut sent) = (Does::work(), Vec::new());
+    let does = Does::work();
+    let mut sent = Vec::new();
     let mut members = vec![stage.consume(&does)?];
     for round in 0..4 {
         for _ in 0..10 {
@@ -51,9 +52,11 @@ async fn a_rebalance_under_load_loses_and_doubles_no_effect() -> Result<()> {
 
 /// Whoever joins next has nothing left to do.
 async fn assert_committed_to_the_end(stage: &Stage) -> Result<()> {
-    let (address, name) = (stage.topic.address().to_owned(), stage.topic.name().to_owned());
+    let address = stage.topic.address().to_owned();
+    let name = stage.topic.name().to_owned();
     until(PATIENCE, "committed offsets", || {
-        let (address, name) = (address.clone(), name.clone());
+        let address = address.clone();
+        let name = name.clone();
         async move {
             tokio::task::spawn_blocking(move || {
                 let mut config = ClientConfig::new();

@@ -50,7 +50,8 @@ fn router(unknown: Unknown) -> Router {
 }
 
 fn delivery(event_type: Option<&str>, payload: &str) -> Delivery {
-    let (event_type, payload) = (event_type.map(str::to_owned), Some(payload.into()));
+    let event_type = event_type.map(str::to_owned);
+    let payload = Some(payload.into());
     Delivery::new(Uuid::now_v7(), Contents { event_type, payload, ..Contents::default() })
 }
 

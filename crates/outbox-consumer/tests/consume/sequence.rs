@@ -21,7 +21,8 @@ fn numbered(numbers: &[u64]) -> Vec<Sending> {
 
 /// Sends messages with these numbers to a consumer with this policy, and waits until all are decided.
 async fn consume(broker: Broker, policy: SequencePolicy, numbers: &[u64]) -> Result<(Stage, Vec<Sending>, Running)> {
-    let (stage, sent) = (Stage::new(broker).await?, numbered(numbers));
+    let stage = Stage::new(broker).await?;
+    let sent = numbered(numbers);
     stage.topic.send(&sent).await?;
     let consumer = match broker {
         Broker::Kafka => Stage::start_kafka(stage.kafka()?.sequence(policy), &Does::work())?,
@@ -82,7 +83,8 @@ async fn a_consumer_that_refuses_keeps_what_follows_a_gap_as_dead() -> Result<()
     consumer.stop_and(|it| assert_seen(it, [2.0, 0.0, 1.0])).await?;
 
     // Tried again by hand: then the key goes on behind them.
-    let (consumer, handler) = (stage.topic.name(), Work(Does::work()));
+    let consumer = stage.topic.name();
+    let handler = Work(Does::work());
     for processed_and_failed in [(0, 3), (3, 0)] {
         let retried = retry_dead(&stage.pool, consumer, &handler).await?;
         assert_eq!((retried.processed, retried.failed), processed_and_failed);

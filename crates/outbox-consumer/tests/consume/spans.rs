@@ -44,7 +44,8 @@ async fn each_attempt_is_a_span_of_the_trace_that_the_message_carries() -> Resul
         let mut sent = Sending::new("key", "flaky");
         sent.headers.push(("traceparent".to_owned(), format!("00-{TRACE}-{SPAN}-01")));
         stage.topic.send(std::slice::from_ref(&sent)).await?;
-        let (stop, handler) = (CancellationToken::new(), traced(Work(Does::work())));
+        let stop = CancellationToken::new();
+        let handler = traced(Work(Does::work()));
         let stopped = stop.clone().cancelled_owned();
         let task = match broker {
             Broker::Kafka => tokio::spawn(stage.kafka()?.run(handler, stopped)),

@@ -70,14 +70,16 @@ impl Stage {
     }
 
     pub(crate) fn start_kafka(consumer: kafka::Consumer, does: &Arc<Does>) -> Result<Running> {
-        let (registry, stop) = (Registry::new(), CancellationToken::new());
+        let registry = Registry::new();
+        let stop = CancellationToken::new();
         let run =
             consumer.metrics(Metrics::register(&registry)?).run(Work(Arc::clone(does)), stop.clone().cancelled_owned());
         Ok(Running { registry, stop, task: tokio::spawn(async move { Ok(run.await?) }) })
     }
 
     pub(crate) fn start_rabbitmq(consumer: rabbitmq::Consumer, does: &Arc<Does>) -> Result<Running> {
-        let (registry, stop) = (Registry::new(), CancellationToken::new());
+        let registry = Registry::new();
+        let stop = CancellationToken::new();
         let run =
             consumer.metrics(Metrics::register(&registry)?).run(Work(Arc::clone(does)), stop.clone().cancelled_owned());
         Ok(Running { registry, stop, task: tokio::spawn(async move { Ok(run.await?) }) })

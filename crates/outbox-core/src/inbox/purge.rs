@@ -186,13 +186,15 @@ struct Purger {
 
 impl Purger {
     fn new(settings: InboxPurge, pool: MySqlPool) -> Self {
-        let (key, keys_at) = (inbox_purge::KeyPosition::default(), Instant::now());
+        let key = inbox_purge::KeyPosition::default();
+        let keys_at = Instant::now();
         Self { settings, pool, connection: None, lease: None, key, keys_at, total: Purged::default() }
     }
 
     /// Makes a pass, if it is this process's turn. Returns the pause after it.
     async fn turn(&mut self) -> Duration {
-        let (start, mut purged) = (Instant::now(), Purged::default());
+        let start = Instant::now();
+        let mut purged = Purged::default();
         let late = |late| Err(sqlx::Error::Io(std::io::Error::from(late)).into());
         let passed = timeout(DEADLINE, self.pass(&mut purged)).await.unwrap_or_else(late);
         if let Err(error) = &passed {

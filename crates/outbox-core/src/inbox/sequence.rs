@@ -216,7 +216,8 @@ mod properties {
 
         #[test]
         fn each_number_is_told_apart_by_those_that_came_before(numbers in vec(1..60_u64, 0..80)) {
-            let (mut seen, mut processed) = (LastNumber::read(0, "[]"), BTreeSet::<u64>::new());
+            let mut seen = LastNumber::read(0, "[]");
+            let mut processed = BTreeSet::<u64>::new();
             for number in numbers {
                 let highest = processed.last().copied().unwrap_or(0);
                 let expected = if processed.contains(&number) {

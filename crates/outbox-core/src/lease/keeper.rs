@@ -70,7 +70,8 @@ impl Keeper {
         length: Duration,
     ) -> mpsc::UnboundedSender<LeaseRequest> {
         let (sender, commands) = mpsc::unbounded_channel();
-        let (options, owner) = (Arc::clone(options), Arc::clone(owner));
+        let options = Arc::clone(options);
+        let owner = Arc::clone(owner);
         let keeper = Self { options, owner, length, connection: None, tenures: HashMap::new() };
         tokio::spawn(keeper.run(commands));
         sender
@@ -117,7 +118,8 @@ impl Keeper {
         // A held lease is renewed all the same: only the database may know that it has ended.
         if !self.renew(&name).await? {
             let start = Instant::now();
-            let (length, owner) = (self.length, Arc::clone(&self.owner));
+            let length = self.length;
+            let owner = Arc::clone(&self.owner);
             match self.call(async |conn| win(conn, &name, &owner, length).await).await? {
                 Renewal::Busy { holder, left } => return Ok(Answer::Busy { holder, left }),
                 Renewal::Won(fence) => self.begin(Arc::clone(&name), fence, start),
@@ -186,7 +188,8 @@ impl Keeper {
             return Ok(false);
         };
         let start = Instant::now();
-        let (length, owner) = (self.length, Arc::clone(&self.owner));
+        let length = self.length;
+        let owner = Arc::clone(&self.owner);
         let renewed = self.call(async |conn| named::renew(conn, name, &owner, fence, length).await).await?;
         let until = self.surely_until(start);
         match self.tenures.get_mut(name) {

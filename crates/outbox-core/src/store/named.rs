@@ -51,7 +51,8 @@ pub async fn create(
     // read.
     let sql = "SELECT CAST(COALESCE(MAX(epoch), 0) AS UNSIGNED) FROM outbox_epochs";
     let epoch: u64 = sqlx::query_scalar(sql).fetch_one(&mut *conn).await?;
-    let (fence, micros) = (epoch.saturating_mul(FENCES) + 1, crate::store::enqueue::micros(length));
+    let fence = epoch.saturating_mul(FENCES) + 1;
+    let micros = crate::store::enqueue::micros(length);
     let sql = "INSERT IGNORE INTO outbox_leases (name, owner, lease_until, fence) \
                VALUES (?, ?, UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND, ?)";
     let done = sqlx::query(sql).bind(name).bind(owner).bind(micros).bind(fence).execute(conn).await?;

@@ -135,7 +135,8 @@ impl Expected {
     }
 
     fn problem(&self, count: usize, closest: &[String]) -> String {
-        let (list, differences) = (self.list(), closest.join("\n"));
+        let list = self.list();
+        let differences = closest.join("\n");
         format!("none of {count} messages enqueued is as expected:\n{list}\nthe closest one differs in\n{differences}")
     }
 

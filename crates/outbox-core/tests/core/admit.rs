@@ -54,7 +54,8 @@ async fn process(inbox: &Inbox, pool: &MySqlPool, id: Uuid) -> Result<bool> {
 
 async fn concurrent_duplicates_that_are_admitted_have_one_effect(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
-    let (pool, inbox) = (pool(&database, 8).await?, Inbox::new("c")?);
+    let pool = pool(&database, 8).await?;
+    let inbox = Inbox::new("c")?;
     let ids: Arc<[Uuid]> = (0..20).map(|_| Uuid::now_v7()).collect();
     let barrier = Arc::new(Barrier::new(8));
     let mut workers = JoinSet::new();
@@ -117,8 +118,10 @@ async fn a_guard_that_is_dropped_leaves_nothing_and_gives_no_open_transaction_to
 
 async fn admitting_that_is_cancelled_leaves_nothing(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
-    let (holders, pool) = (pool(&database, 1).await?, pool(&database, 1).await?);
-    let (inbox, id) = (Inbox::new("c")?, Uuid::now_v7());
+    let holders = pool(&database, 1).await?;
+    let pool = pool(&database, 1).await?;
+    let inbox = Inbox::new("c")?;
+    let id = Uuid::now_v7();
     let holder = first(&inbox, &holders, id).await?;
     tokio::select! {
         admission = inbox.admit(&pool, id) => bail!("it did not wait for the first: {admission:?}"),
@@ -163,7 +166,8 @@ async fn messages_are_enqueued_in_the_transaction_of_the_one_that_causes_them(fl
 /// The server goes on waiting when the consumer has given up and left: each try would cost a connection.
 async fn no_wait_for_a_locked_table_outlasts_a_consumers_deadline(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
-    let (pool, inbox) = (pool(&database, 1).await?, Inbox::new("c")?);
+    let pool = pool(&database, 1).await?;
+    let inbox = Inbox::new("c")?;
     for (own, seconds) in [(1000, 50), (7, 7)] {
         sqlx::query("SET SESSION lock_wait_timeout = ?").bind(own).execute(&pool).await?;
         let mut tx = first(&inbox, &pool, Uuid::now_v7()).await?;

@@ -29,7 +29,8 @@ async fn a_look_is_one_statement_that_takes_no_lock(flavor: Flavor) -> Result<()
                    INSERT INTO outbox_dead (lane, id, key_hash, bytes, attempts, died_at, holds_key, reason, owner) \
                    VALUES (0, 91, 6, 0, 1, UTC_TIMESTAMP(6), 1, 'rejected', 'me')";
     database.execute(waiting).await?;
-    let (mut other, mut selects) = (database.plain().await?, Vec::new());
+    let mut other = database.plain().await?;
+    let mut selects = Vec::new();
     let mut locks = other.begin().await?;
     for table in ["head", "claims", "pending", "delayed", "dead"] {
         let lock = format!("SELECT * FROM outbox_{table} FOR UPDATE");
@@ -58,7 +59,8 @@ async fn a_look_leaves_out_all_rows_of_some_keys(flavor: Flavor) -> Result<()> {
     let (database, mut db) = with_messages(flavor, 8).await?;
     database.execute("UPDATE outbox_pending SET key_hash = 7 WHERE id IN (3, 6, 8); UPDATE outbox_pending SET key_hash = 0 WHERE id = 7").await?;
     let key = look(&mut db).await?.below.first().context("no message")?.key_hash;
-    let (below, keys) = ([1..=4], [key, 5]);
+    let below = [1..=4];
+    let keys = [key, 5];
     let look = Look { above: 4, limit: 2, below: &below, below_limit: 1, without: Some((&keys, 7)), ..Look::default() };
     let seen = claim::look(&mut db, &look).await?;
     let ids = |rows: &[claim::Pending]| rows.iter().map(|row| row.id).collect::<Vec<_>>();
@@ -146,7 +148,8 @@ async fn rows_go_behind_a_claim_that_is_made_and_behind_no_other(flavor: Flavor)
     let (version, key) =
         (seen.version.context("there is no head")?, seen.below.first().context("no message")?.key_hash);
     let new_claim = |lease_token| [NewClaim { lease_token, message_ids: &[1], key_hashes: &[1] }];
-    let (late, first) = (new_claim(7), new_claim(8));
+    let late = new_claim(7);
+    let first = new_claim(8);
     let new =
         |version, claims| NewClaims { lane: 0, version, low: 1, owner: "me", lease: LEASE, claims, behind: &[2, 3] };
     assert_eq!(claim::claim(&mut db, &new(version + 1, &late)).await?, []);

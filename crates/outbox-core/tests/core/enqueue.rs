@@ -62,7 +62,8 @@ async fn a_rollback_leaves_nothing(flavor: Flavor) -> Result<()> {
 async fn enqueueing_outside_a_transaction_is_refused(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
     let mut connection = database.connect().await?;
-    let (outbox, conn) = (Outbox::new(), &mut connection);
+    let outbox = Outbox::new();
+    let conn = &mut connection;
     let one = outbox.enqueue(conn, message()).await;
     assert!(matches!(one, Err(EnqueueError::NotInTransaction)), "{one:?}");
     let many = outbox.enqueue_all(conn, [message()]).await;
@@ -92,8 +93,10 @@ async fn a_transaction_opened_by_raw_sql_is_accepted(flavor: Flavor) -> Result<(
 async fn a_swallowed_deadlock_is_found_and_leaves_no_phantom(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
     database.execute("INSERT INTO test_keys VALUES (1, 0), (2, 0)").await?;
-    let (mut a, mut b) = (database.connect().await?, database.connect().await?);
-    let (mut a, mut b) = (a.begin().await?, b.begin().await?);
+    let mut a = database.connect().await?;
+    let mut b = database.connect().await?;
+    let mut a = a.begin().await?;
+    let mut b = b.begin().await?;
     lock(&mut a, 1).await?;
     lock(&mut b, 2).await?;
     let (in_a, in_b) = tokio::join!(lock(&mut a, 2), lock(&mut b, 1));
@@ -156,7 +159,8 @@ async fn a_message_before_ddl_is_committed_with_it(flavor: Flavor) -> Result<()>
 async fn a_duplicate_id_is_named_and_the_transaction_stays_usable(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
     let mut connection = database.connect().await?;
-    let (outbox, id) = (Outbox::new(), Uuid::now_v7());
+    let outbox = Outbox::new();
+    let id = Uuid::now_v7();
     let mut tx = connection.begin().await?;
     outbox.enqueue(&mut tx, message().message_id(id)).await?;
     tx.commit().await?;
@@ -174,8 +178,10 @@ async fn a_duplicate_id_is_named_and_the_transaction_stays_usable(flavor: Flavor
 /// As after a commit whose answer did not come: the service tries again in a transaction that does not see it.
 async fn a_duplicate_that_was_committed_behind_the_transactions_back_is_named(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
-    let (mut first, mut second) = (database.connect().await?, database.connect().await?);
-    let (outbox, id) = (Outbox::new(), Uuid::now_v7());
+    let mut first = database.connect().await?;
+    let mut second = database.connect().await?;
+    let outbox = Outbox::new();
+    let id = Uuid::now_v7();
     let mut late = second.begin().await?;
     sqlx::query("SELECT COUNT(*) FROM outbox_messages").execute(&mut *late).await?;
     let mut tx = first.begin().await?;
@@ -189,7 +195,8 @@ async fn a_duplicate_that_was_committed_behind_the_transactions_back_is_named(fl
 async fn a_duplicate_in_a_late_chunk_takes_the_whole_batch_back(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
     let mut connection = database.connect().await?;
-    let (outbox, id) = (Outbox::new(), Uuid::now_v7());
+    let outbox = Outbox::new();
+    let id = Uuid::now_v7();
     let mut tx = connection.begin().await?;
     outbox.enqueue(&mut tx, message().message_id(id)).await?;
     let batch = (0..600).map(|n| if n == 590 { message().message_id(id) } else { message() });
@@ -216,7 +223,8 @@ async fn an_id_chosen_twice_in_one_batch_is_refused_before_anything_is_written(f
 /// how many of them are to be sent, and how many arrive.
 async fn cancelled(flavor: Flavor, message: Message) -> Result<[usize; 3]> {
     let database = Database::create(flavor).await?;
-    let (mut service, mut other) = (database.connect().await?, database.connect().await?);
+    let mut service = database.connect().await?;
+    let mut other = database.connect().await?;
     let mut lock = other.begin().await?;
     sqlx::query("SELECT * FROM outbox_messages FOR UPDATE").fetch_all(&mut *lock).await?;
     let mut tx = service.begin().await?;

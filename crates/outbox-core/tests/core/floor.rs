@@ -25,7 +25,8 @@ on_both_databases!(
 
 async fn an_open_transaction_that_has_enqueued_is_seen(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
-    let (mut service, mut relay) = (database.connect().await?, database.plain().await?);
+    let mut service = database.connect().await?;
+    let mut relay = database.plain().await?;
     let before = sample(&mut relay).await?;
     let mut tx = service.begin().await?;
     Outbox::new().enqueue(&mut tx, Message::new("t", "")).await?;
@@ -48,8 +49,10 @@ async fn an_open_transaction_that_has_enqueued_is_seen(flavor: Flavor) -> Result
 
 async fn the_question_is_answered_while_somebody_runs_a_statement_with_bytes(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
-    let (mut first, mut second) = (database.connect().await?, database.plain().await?);
-    let (inbox, id) = (Inbox::new("c")?, Uuid::now_v7());
+    let mut first = database.connect().await?;
+    let mut second = database.plain().await?;
+    let inbox = Inbox::new("c")?;
+    let id = Uuid::now_v7();
     let mut first = first.begin().await?;
     assert_eq!(inbox.claim(&mut first, id).await?, outbox_core::Claim::First(()));
     let waits = tokio::spawn(async move {
@@ -78,7 +81,8 @@ const EARLY: i64 = 1_010_000;
 /// early. A server that has just started has transactions of its own, which may be older.
 async fn tell_a_start(url: &str, meanwhile: impl FnOnce() -> Result<()>) -> Result<()> {
     let database = Database::create_on(url).await?;
-    let (mut service, mut relay) = (database.connect().await?, database.connect().await?);
+    let mut service = database.connect().await?;
+    let mut relay = database.connect().await?;
     let before = sample(&mut relay).await?.at_micros;
     let mut tx = service.begin().await?;
     Outbox::new().enqueue(&mut tx, Message::new("t", "")).await?;

@@ -29,7 +29,8 @@ async fn concurrent_duplicates_have_one_effect(flavor: Flavor) -> Result<()> {
         let barrier = Arc::clone(&barrier);
         let mut connection = database.connect().await?;
         workers.spawn(async move {
-            let (mut firsts, inbox) = (0, Inbox::new("c")?);
+            let mut firsts = 0;
+            let inbox = Inbox::new("c")?;
             for id in ids.iter() {
                 barrier.wait().await;
                 firsts += usize::from(process_one(&inbox, &mut connection, *id).await?);
@@ -50,9 +51,12 @@ async fn concurrent_duplicates_have_one_effect(flavor: Flavor) -> Result<()> {
 
 async fn a_duplicate_waits_for_the_first_and_is_first_when_that_one_rolls_back(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
-    let (inbox, id) = (Inbox::new("c")?, Uuid::now_v7());
-    let (mut a, mut b) = (database.connect().await?, database.connect().await?);
-    let (mut a, mut b) = (a.begin().await?, b.begin().await?);
+    let inbox = Inbox::new("c")?;
+    let id = Uuid::now_v7();
+    let mut a = database.connect().await?;
+    let mut b = database.connect().await?;
+    let mut a = a.begin().await?;
+    let mut b = b.begin().await?;
     assert_eq!(inbox.claim(&mut a, id).await?, Claim::First(()));
     let waits = async {
         let claim = inbox.claim(&mut b, id).await?;

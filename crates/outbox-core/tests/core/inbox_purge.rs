@@ -56,8 +56,10 @@ struct Running {
 }
 
 async fn start(database: &Database, purge: InboxPurge) -> Result<Running> {
-    let (rows, stop) = (Arc::new(AtomicU64::new(0)), CancellationToken::new());
-    let (counted, stopped) = (Arc::clone(&rows), stop.clone());
+    let rows = Arc::new(AtomicU64::new(0));
+    let stop = CancellationToken::new();
+    let counted = Arc::clone(&rows);
+    let stopped = stop.clone();
     let purge = purge.observe(move |it| {
         counted.fetch_add(it.processed + it.dead + it.sequences, Ordering::SeqCst);
     });
@@ -143,7 +145,8 @@ async fn one_process_purges_and_another_takes_its_place(flavor: Flavor) -> Resul
 async fn what_a_transaction_holds_is_left_out(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
     database.execute(ROWS).await?;
-    let (mut handler, mut purge) = (database.connect().await?, database.session_of(Account::Consumer).await?);
+    let mut handler = database.connect().await?;
+    let mut purge = database.session_of(Account::Consumer).await?;
     let mut tx = handler.begin().await?;
     for held in [
         "SELECT 1 FROM inbox_dead WHERE consumer = 'a' AND message_id = CAST('old 2' AS BINARY(16)) FOR UPDATE",

@@ -18,7 +18,8 @@ on_both_databases!(
 
 async fn a_gap_a_late_number_and_a_repetition_are_seen(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
-    let (inbox, mut connection) = (Inbox::new("c")?, database.connect().await?);
+    let inbox = Inbox::new("c")?;
+    let mut connection = database.connect().await?;
     let steps = [
         (1_u64, Sequence::Next),
         (2, Sequence::Next),
@@ -40,7 +41,8 @@ async fn a_gap_a_late_number_and_a_repetition_are_seen(flavor: Flavor) -> Result
 
 async fn what_is_rolled_back_was_not_noted(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
-    let (inbox, mut connection) = (Inbox::new("c")?, database.connect().await?);
+    let inbox = Inbox::new("c")?;
+    let mut connection = database.connect().await?;
     for (number, expected, commits) in [
         (1_u64, Sequence::Next, true),
         (2, Sequence::Next, false),
@@ -99,7 +101,8 @@ async fn new_keys_do_not_wait_for_their_neighbours(flavor: Flavor) -> Result<()>
     let mut one = database.connect().await?;
     let mut other = database.connect().await?;
     sqlx::raw_sql("SET SESSION innodb_lock_wait_timeout = 1").execute(&mut other).await?;
-    let (mut first, mut second) = (one.begin().await?, other.begin().await?);
+    let mut first = one.begin().await?;
+    let mut second = other.begin().await?;
     assert_eq!(inbox.follow(&mut first, "t", b"b", 1_u64).await?, Sequence::Next);
     for key in [b"a", b"c"] {
         assert_eq!(inbox.follow(&mut second, "t", key, 1_u64).await?, Sequence::Next);
@@ -111,7 +114,8 @@ async fn new_keys_do_not_wait_for_their_neighbours(flavor: Flavor) -> Result<()>
 /// After a restore numbers come again, lower or higher than those of before.
 async fn a_new_epoch_begins_a_key_anew_and_what_comes_from_an_old_one_is_late(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
-    let (inbox, mut connection) = (Inbox::new("c")?, database.connect().await?);
+    let inbox = Inbox::new("c")?;
+    let mut connection = database.connect().await?;
     for (epoch, number, expected, commits) in [
         (0, 1, Sequence::Next, true),
         (0, 2, Sequence::Next, true),

@@ -57,7 +57,8 @@ async fn held(leases: &Leases) -> Result<Lease> {
 
 async fn one_owner_holds_a_lease_and_the_others_are_told_who(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
-    let (a, b) = (leases(&database, "a")?, leases(&database, "b")?);
+    let a = leases(&database, "a")?;
+    let b = leases(&database, "b")?;
     let lease = held(&a).await?;
     assert!(lease.is_held());
     assert!(b.try_acquire("work").await?.is_none());
@@ -72,7 +73,8 @@ async fn one_owner_holds_a_lease_and_the_others_are_told_who(flavor: Flavor) -> 
 
 async fn each_new_holder_has_a_larger_fence(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
-    let (a, b) = (leases(&database, "a")?, leases(&database, "b")?);
+    let a = leases(&database, "a")?;
+    let b = leases(&database, "b")?;
     for fence in [1, 3, 5] {
         let lease = held(&a).await?;
         assert_eq!(lease.fence(), fence);
@@ -88,8 +90,10 @@ async fn each_new_holder_has_a_larger_fence(flavor: Flavor) -> Result<()> {
 
 async fn an_owner_acquires_again_what_it_holds_and_holds_it_until_the_last_is_released(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
-    let (a, b) = (leases(&database, "a")?, leases(&database, "b")?);
-    let (first, second) = (held(&a).await?, held(&a).await?);
+    let a = leases(&database, "a")?;
+    let b = leases(&database, "b")?;
+    let first = held(&a).await?;
+    let second = held(&a).await?;
     assert_eq!(first.fence(), second.fence());
     first.release().await?;
     assert!(second.is_held());
@@ -236,7 +240,8 @@ async fn a_check_in_a_snapshot_from_before_a_renewal_is_refused_by_mariadb_alone
 async fn the_time_zone_of_a_session_is_no_matter(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
     let zone = |zone: &str| anyhow::Ok(Leases::new(options(&database)?.timezone(Some(zone.to_owned()))));
-    let (west, east) = (zone("-11:00")?, zone("+13:00")?);
+    let west = zone("-11:00")?;
+    let east = zone("+13:00")?;
     let lease = held(&west).await?;
     assert!(east.try_acquire("work").await?.is_none());
     lease.release().await?;
@@ -252,7 +257,8 @@ async fn of_many_at_once_one_holds_it(flavor: Flavor) -> Result<()> {
     let inside = Arc::new(AtomicUsize::new(0));
     let mut owners = JoinSet::new();
     for number in 0..6 {
-        let (leases, inside) = (leases(&database, &format!("owner-{number}"))?, Arc::clone(&inside));
+        let leases = leases(&database, &format!("owner-{number}"))?;
+        let inside = Arc::clone(&inside);
         owners.spawn(async move {
             let mut fences = Vec::new();
             while fences.len() < 5 {

@@ -29,7 +29,8 @@ async fn enqueues_and_failures_are_counted_and_timed() -> Result<()> {
     let recorder = DebuggingRecorder::new();
     // Of this thread, on which the whole test runs.
     let local = metrics::set_default_local_recorder(&recorder);
-    let (outbox, id) = (Outbox::new(), outbox_core::Uuid::now_v7());
+    let outbox = Outbox::new();
+    let id = outbox_core::Uuid::now_v7();
     outbox.enqueue(&mut connection, Message::new("a", "")).await.unwrap_err();
     let mut tx = connection.begin().await?;
     outbox.enqueue(&mut tx, Message::new("a", "").message_id(id)).await?;

@@ -45,7 +45,8 @@ async fn migrating_twice_is_harmless(flavor: Flavor) -> Result<()> {
 
 async fn while_one_migrates_another_does_not(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
-    let (mut one, mut other) = (database.connect().await?, database.connect().await?);
+    let mut one = database.connect().await?;
+    let mut other = database.connect().await?;
     ensure!(schema::lock(&mut one, 0).await?);
     ensure!(!schema::lock(&mut other, 0).await?, "both migrate");
     schema::unlock(&mut one).await?;

@@ -62,7 +62,8 @@ const ROWS: &str = "SELECT CONCAT_WS('|', topic, COALESCE(HEX(message_key), '-')
     FROM outbox_messages m LEFT JOIN outbox_pending p USING (id) LEFT JOIN outbox_delayed d USING (id) ORDER BY m.id";
 
 fn messages() -> Vec<Message> {
-    let (minute, day) = (Duration::from_mins(1), Duration::from_secs(86_400));
+    let minute = Duration::from_mins(1);
+    let day = Duration::from_secs(86_400);
     let all: Vec<u8> = (0..=255).collect();
     vec![
         Message::new("a", all.clone()).key(all).event_type("größer 🦀").content_type("text/plain").lane(7),
@@ -130,7 +131,8 @@ async fn a_prepared_batch_keeps_the_order_of_its_messages_in_few_statements(flav
 /// between.
 async fn prepared_statements_find_their_rows_whatever_runs_between_them(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
-    let (mut first, mut second) = (database.connect().await?, database.connect().await?);
+    let mut first = database.connect().await?;
+    let mut second = database.connect().await?;
     for connection in [&mut first, &mut second] {
         sqlx::raw_sql("SET autocommit = 1").execute(connection).await?;
     }
@@ -170,7 +172,8 @@ async fn between(conn: &mut MySqlConnection) -> Result<()> {
 /// The second statement runs on another connection than the first: it waits for the end of that one's transaction.
 async fn a_message_that_is_not_there_is_not_made_due(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
-    let (mut first, mut second) = (database.connect().await?, database.connect().await?);
+    let mut first = database.connect().await?;
+    let mut second = database.connect().await?;
     sqlx::raw_sql("SET innodb_lock_wait_timeout = 1, autocommit = 1").execute(&mut second).await?;
     for message in [Message::new("t", ""), Message::new("t", "").delay(Duration::from_mins(1))] {
         let mut statements = Outbox::new().prepare(message)?.statements;
@@ -187,7 +190,8 @@ async fn a_message_that_is_not_there_is_not_made_due(flavor: Flavor) -> Result<(
 async fn the_inboxs_statement_claims_once(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
     let mut connection = database.connect().await?;
-    let (inbox, id) = (Inbox::new("billing")?, Uuid::now_v7());
+    let inbox = Inbox::new("billing")?;
+    let id = Uuid::now_v7();
     let mut tx = connection.begin().await?;
     execute(&mut tx, inbox.prepare(id)).await?;
     tx.rollback().await?;

@@ -40,7 +40,8 @@ async fn a_dead_message_that_is_being_put_back_is_kept(flavor: Flavor) -> Result
     let database = Database::create(flavor).await?;
     enqueued(&database, 3).await?;
     database.execute(DEAD).await?;
-    let (mut operator, mut relay) = (database.connect().await?, database.session_of(Account::Owner).await?);
+    let mut operator = database.connect().await?;
+    let mut relay = database.session_of(Account::Owner).await?;
     let mut back = operator.begin().await?;
     raw_sql(BACK).execute(&mut *back).await?;
     let age = Duration::from_secs(3600);
@@ -58,12 +59,14 @@ async fn a_dead_message_that_is_being_purged_is_not_put_back(flavor: Flavor) -> 
     let database = Database::create(flavor).await?;
     enqueued(&database, 1).await?;
     database.execute(DEAD).await?;
-    let (mut purging, mut relay) = (database.connect().await?, database.session_of(Account::Owner).await?);
+    let mut purging = database.connect().await?;
+    let mut relay = database.session_of(Account::Owner).await?;
     let order = NewJob { action: "retry", filter: "{}", per_second: 1, messages: 1 };
     jobs::order(&mut relay, &order, &Actor { name: "me", via: "test", reason: "test" }).await?;
     database.execute("UPDATE outbox_jobs SET next_at = UTC_TIMESTAMP(6)").await?;
     let job = jobs::due(&mut relay).await?.pop().context("the job is not due")?;
-    let (change, pause) = (JobChange::Retry, Duration::ZERO);
+    let change = JobChange::Retry;
+    let pause = Duration::ZERO;
     let batch = JobBatch { job: &job, change, lane: 0, ids: &[1], last: (0, 1), is_last: true, pause, token: 7 };
     let mut purge = purging.begin().await?;
     raw_sql("SELECT id FROM outbox_dead FOR UPDATE").fetch_all(&mut *purge).await?;

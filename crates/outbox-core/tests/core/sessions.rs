@@ -383,7 +383,8 @@ async fn a_service_may_have_any_settings(flavor: Flavor) -> Result<()> {
     for setting in common.iter().chain(own) {
         let mut db = database.connect_as(Account::Service).await?;
         sqlx::raw_sql(AssertSqlSafe(format!("SET SESSION {setting}"))).execute(&mut db).await?;
-        let (outbox, mut tx) = (Outbox::new(), db.begin().await?);
+        let outbox = Outbox::new();
+        let mut tx = db.begin().await?;
         outbox.enqueue(&mut tx, Message::new("orders", "").key("")).await?;
         outbox.enqueue(&mut tx, Message::new("orders", "").key("k").sequenced()).await?;
         outbox.enqueue(&mut tx, Message::new("orders", "").header("h", "").delay(PATIENCE)).await?;

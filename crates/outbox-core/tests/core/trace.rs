@@ -24,7 +24,8 @@ async fn stored(connection: &mut MySqlConnection, message: Message) -> Result<Op
 }
 
 fn remote(flags: TraceFlags, state: &str) -> Result<Context> {
-    let (trace, span) = (TraceId::from(0x0af7_6519_16cd_43dd_8448_eb21_1c80_319c), SpanId::from(0xb7ad_6b71_6920_3331));
+    let trace = TraceId::from(0x0af7_6519_16cd_43dd_8448_eb21_1c80_319c);
+    let span = SpanId::from(0xb7ad_6b71_6920_3331);
     let state: TraceState = state.parse()?;
     Ok(Context::new().with_remote_span_context(SpanContext::new(trace, span, flags, true, state)))
 }

@@ -118,7 +118,8 @@ async fn a_migration_that_waits_for_a_transaction_stalls_no_enqueue(flavor: Flav
     enqueue(&mut long).await?;
     let done = Arc::new(AtomicBool::new(false));
     let migration = {
-        let (database, done) = (database.clone(), Arc::clone(&done));
+        let database = database.clone();
+        let done = Arc::clone(&done);
         tokio::spawn(async move {
             let migrated = upgrade::to_next(&database).await;
             done.store(true, Relaxed);
@@ -289,7 +290,8 @@ async fn programs_of_the_release_before_go_on_after_an_upgrade(flavor: Flavor) -
     MIGRATOR.run(&pool).await?;
     let mut connection = database.connect().await?;
     check_schema(&mut connection).await?;
-    let (inbox, id) = (Inbox::new("billing")?, Uuid::now_v7());
+    let inbox = Inbox::new("billing")?;
+    let id = Uuid::now_v7();
     for expected in [true, false] {
         let mut tx = connection.begin().await?;
         enqueue(&mut tx).await?;

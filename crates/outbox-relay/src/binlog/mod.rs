@@ -267,7 +267,8 @@ impl Log {
     }
 
     fn prepared(&mut self) -> Option<End> {
-        let (changes, name) = (self.end(), std::mem::take(&mut self.xa));
+        let changes = self.end();
+        let name = std::mem::take(&mut self.xa);
         if changes.is_empty() && self.prepared.len() < PREPARED {
             self.prepared.insert(name);
         }

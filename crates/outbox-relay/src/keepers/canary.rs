@@ -54,7 +54,8 @@ impl From<EnqueueError> for Lost {
 
 /// Sends canaries to this topic until the relay is stopped.
 pub(crate) async fn run(context: Arc<Context>, topic: String) {
-    let (metrics, interval) = (&context.metrics, context.config.canary.interval);
+    let metrics = &context.metrics;
+    let interval = context.config.canary.interval;
     let returned = metrics.canary_last_return_timestamp_seconds.with_label_values(&[&topic]);
     let duration = metrics.canary_last_duration_seconds.with_label_values(&[&topic]);
     // A relay whose first canary is lost shall be seen, too.

@@ -48,7 +48,8 @@ pub(crate) async fn run(context: Arc<Context>) {
 }
 
 async fn pass(context: &Context, session: &mut Session, samples: &mut Samples) -> Result<Option<u64>, sqlx::Error> {
-    let (before, max_age) = (Instant::now(), context.config.relay.max_transaction_age);
+    let before = Instant::now();
+    let max_age = context.config.relay.max_transaction_age;
     let sample = session.run("floor", async |db| floor::sample(db).await).await?;
     samples.note(&context.floor, sample, (before, Instant::now()), max_age);
     if context.floor.load(Ordering::Acquire) == sample.max_id {
@@ -159,7 +160,8 @@ mod tests {
             for second in 1..=30 {
                 let now = start + Duration::from_secs(second);
                 let clock = i64::try_from(second).unwrap() + if second > 10 { step } else { 0 };
-                let (at, begun) = (clock * 1_000_000, OldestWriter::Since(2_000_000));
+                let at = clock * 1_000_000;
+                let begun = OldestWriter::Since(2_000_000);
                 // The server's list reports a start in the future as unknown.
                 let writer = if second < 2 {
                     OldestWriter::None

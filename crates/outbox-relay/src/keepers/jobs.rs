@@ -32,7 +32,8 @@ const REST: Duration = Duration::from_millis(20);
 pub(crate) async fn run(context: Arc<Context>) {
     let mut session = Session::new(&context);
     // Relays that were started together do not look together.
-    let (mut beat_at, mut job_at) = (Instant::now(), Instant::now() + JOBS.mul_f64(rand::random()));
+    let mut beat_at = Instant::now();
+    let mut job_at = Instant::now() + JOBS.mul_f64(rand::random());
     while context.sleep(beat_at.min(job_at).saturating_duration_since(Instant::now())).await {
         if beat_at <= Instant::now() {
             // Before it knows the pauses it claims nothing.

@@ -41,7 +41,8 @@ struct Agenda {
 pub(crate) async fn run(context: Arc<Context>) {
     let mut session = Session::new(&context);
     let now = Instant::now();
-    let (due_at, sweep_at) = (now + EVERY.mul_f64(rand::random()), now + SWEEP.mul_f64(rand::random()));
+    let due_at = now + EVERY.mul_f64(rand::random());
+    let sweep_at = now + SWEEP.mul_f64(rand::random());
     let mut agenda = Agenda { due_at, sweep_at, lane: 0, above: 0 };
     loop {
         let wake = async {

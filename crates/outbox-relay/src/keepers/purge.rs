@@ -117,7 +117,8 @@ async fn purge_sent(session: &mut Session, age: Duration, above: &mut u64) -> Re
 /// Deletes one chunk of ended jobs and of the audit; returns the number of rows.
 async fn sweep(context: &Context, session: &mut Session) -> Result<u64, sqlx::Error> {
     let age = context.config.retention.audit;
-    let (mut jobs, mut audit) = (Ok(0), Ok(0));
+    let mut jobs = Ok(0);
+    let mut audit = Ok(0);
     if !age.is_zero() {
         jobs = session.run("purge", async |db| purge::jobs(db, age, ROWS).await).await;
         audit = session.run("purge", async |db| purge::audit(db, age, ROWS).await).await;

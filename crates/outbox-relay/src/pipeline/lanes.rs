@@ -184,9 +184,11 @@ impl Search {
     /// Wakes the idle lanes that have a pending row. Returns the other lanes with a pending row and no claimer, each
     /// with the kind of processes that serve it, and the duration of the longest statement.
     async fn find(&mut self) -> Result<(Vec<(u16, String)>, Duration), sqlx::Error> {
-        let (context, session) = (&self.context, &mut self.session);
+        let context = &self.context;
+        let session = &mut self.session;
         let busy = self.served.iter().filter(|lane| !context.idle.contains(**lane)).chain(&self.foreign);
-        let (mut ranges, mut found) = (others(&context.config.relay.lanes, &busy.copied().collect()), Vec::new());
+        let mut ranges = others(&context.config.relay.lanes, &busy.copied().collect());
+        let mut found = Vec::new();
         let mut longest = Duration::ZERO;
         while !ranges.is_empty() {
             let started = Instant::now();

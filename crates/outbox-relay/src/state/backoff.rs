@@ -43,7 +43,8 @@ mod tests {
 
     #[test]
     fn waits_grow_up_to_the_limit_and_start_again_after_a_success() {
-        let (first, max) = (Duration::from_millis(100), Duration::from_secs(5));
+        let first = Duration::from_millis(100);
+        let max = Duration::from_secs(5);
         let mut backoff = Backoff::new(first, max);
         assert!(backoff.next() <= first * 3 / 2);
         let waits: Vec<_> = (0..50).map(|_| backoff.next()).collect();

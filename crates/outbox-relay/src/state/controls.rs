@@ -177,7 +177,8 @@ mod tests {
     use super::*;
 
     fn row(kind: &str, name: &str) -> ControlRow {
-        let (kind, name) = (kind.to_owned(), name.to_owned());
+        let kind = kind.to_owned();
+        let name = name.to_owned();
         ControlRow { kind, name, paused_at: 0, ends_at: None, actor: "alice".to_owned(), reason: "a test".to_owned() }
     }
 
@@ -187,7 +188,8 @@ mod tests {
 
     #[test]
     fn a_lane_a_sink_and_a_destination_are_paused_alone() {
-        let (controls, now) = (Controls::new("relay/1"), Instant::now());
+        let controls = Controls::new("relay/1");
+        let now = Instant::now();
         assert!(controls.runs(4).now_or_never().is_none(), "nothing is known yet");
         let rows = [row("lane", "3"), row("sink", "kafka"), row("destination", "rabbitmq/a/b"), row("planet", "x")];
         let [lane, sink, destination] = [
@@ -209,7 +211,8 @@ mod tests {
 
     #[test]
     fn a_process_that_is_paused_runs_no_lane_and_others_go_on() {
-        let (controls, now) = (Controls::new("relay/1"), Instant::now());
+        let controls = Controls::new("relay/1");
+        let now = Instant::now();
         assert_eq!(controls.set(&[row("instance", "relay/2")], now), (vec![], vec![]));
         assert_eq!(controls.runs(4).now_or_never(), Some(()));
         let own = vec![PauseTarget::Instance("relay/1".to_owned())];
@@ -221,7 +224,8 @@ mod tests {
 
     #[test]
     fn the_longer_a_pause_the_longer_a_message_waits_up_to_a_minute() {
-        let (controls, now) = (Controls::new("relay/1"), Instant::now());
+        let controls = Controls::new("relay/1");
+        let now = Instant::now();
         let rows = [row("sink", "kafka")];
         let seconds = |seconds| now + Duration::from_secs(seconds);
         for at in [now, seconds(10)] {

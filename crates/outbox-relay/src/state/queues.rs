@@ -111,7 +111,8 @@ impl Queues {
 
     /// Takes out wanted parts, at most this many.
     pub(crate) fn take_wanted(&self, most: usize) -> Vec<(LaneKey, Wanted)> {
-        let (mut wanted, resting) = (self.wanted.lock(), self.resting.lock());
+        let mut wanted = self.wanted.lock();
+        let resting = self.resting.lock();
         let mut keys: Vec<LaneKey> = wanted.keys().copied().filter(|key| !resting.contains(&key.0)).collect();
         if keys.len() > most {
             keys.truncate(most);

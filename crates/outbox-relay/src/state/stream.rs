@@ -256,7 +256,8 @@ impl StreamState {
 
 /// Opens the stream, and hands its events to their lanes, until it ends or no lane needs it.
 async fn run(mut closing: Closing) {
-    let (number, context) = (closing.number, Arc::clone(&closing.context));
+    let number = closing.number;
+    let context = Arc::clone(&closing.context);
     let opened = context.stop.run_until_cancelled(Log::open(&context.config.database, &context.owner)).await;
     closing.phase = match opened {
         Some(Ok(log)) => {

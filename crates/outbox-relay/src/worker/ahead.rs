@@ -38,7 +38,8 @@ impl Ahead {
         let batch = relay.claim_messages.max(1);
         let messages = Pool::new(concurrency.saturating_mul(batch), batch.max(OF_A_PASS));
         let capacity = Capacity { messages, ..Capacity::new(relay) };
-        let (at_work, calm_until) = (Semaphore::new(concurrency), Mutex::default());
+        let at_work = Semaphore::new(concurrency);
+        let calm_until = Mutex::default();
         let ahead = Self { at_work, concurrency, batch, capacity, calm_until };
         ahead.resize(0);
         ahead

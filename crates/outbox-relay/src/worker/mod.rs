@@ -165,7 +165,8 @@ impl Worker {
             let sources = Sources { metrics: Arc::clone(&metrics), health: Arc::clone(&health) };
             tokio::spawn(http::serve(listener, sources, ended.cancelled_owned()));
         }
-        let (login, after_dead) = (Login::Given(self.options), self.after_dead);
+        let login = Login::Given(self.options);
+        let after_dead = self.after_dead;
         let role = ProcessKind::Worker { batch: self.config.relay.claim_messages };
         let context = Arc::new(Context::new(self.config, login, metrics, health, role));
         run::supervise(&context, || start(&context, ahead, handler, after_dead), stop).await

@@ -160,7 +160,8 @@ impl<'a, H: Handler> Turn<'a, H> {
         self.count(&outgoing);
         let limit = self.claims.context.config.relay.publish_deadline;
         let delivery = delivery(row, outgoing);
-        let (handler, message) = (&self.claims.handler, &delivery);
+        let handler = &self.claims.handler;
+        let message = &delivery;
         let Some(tx) = self.session.connection() else { return Err(Undone::released()) };
         let handling = AssertUnwindSafe(async move { handler.handle(tx, message).await });
         let outcome = tokio::time::timeout(limit, handling.catch_unwind()).await;
@@ -176,7 +177,8 @@ impl<'a, H: Handler> Turn<'a, H> {
         let undone =
             if usable { self.session.run("undo", async |db| work::undo(db, database).await).await } else { Ok(false) };
         let failure = self.charge(row, failure, undone.as_ref().err());
-        let (fate, error) = (self.claims.decide(&failure, &delivery.contents.topic, row.attempts), failure.to_string());
+        let fate = self.claims.decide(&failure, &delivery.contents.topic, row.attempts);
+        let error = failure.to_string();
         if matches!(failure, Failure::After(_)) {
             tracing::debug!(message_id = %delivery.id, ?fate, "the work of a message is put off");
         } else {
@@ -209,7 +211,8 @@ impl<'a, H: Handler> Turn<'a, H> {
         }
         // From now on the claim may vanish: a renewal that misses it has lost nothing.
         self.claimed.tenure.settle(true);
-        let (lease, settlement) = (self.claimed.tenure.lease, &self.done.settlement);
+        let lease = self.claimed.tenure.lease;
+        let settlement = &self.done.settlement;
         let database = self.claims.database.as_deref();
         let finish = self
             .session

@@ -15,7 +15,8 @@ use super::{Arrival, PATIENCE, patience};
 
 /// Every message of the topic, in the order of each partition.
 pub(super) async fn read(bootstrap: &str, topic: &str) -> Result<Vec<Arrival>> {
-    let (bootstrap, topic) = (bootstrap.to_owned(), topic.to_owned());
+    let bootstrap = bootstrap.to_owned();
+    let topic = topic.to_owned();
     tokio::task::spawn_blocking(move || read_now(&bootstrap, &topic)).await?
 }
 
@@ -42,7 +43,8 @@ fn partitions_of(consumer: &BaseConsumer, topic: &str) -> Result<Vec<i32>> {
 
 /// A lost connection is no failure: librdkafka reports it, and connects again by itself.
 fn next<'a>(consumer: &'a BaseConsumer, topic: &str) -> Result<BorrowedMessage<'a>> {
-    let (deadline, mut lost) = (Instant::now() + PATIENCE, None);
+    let deadline = Instant::now() + PATIENCE;
+    let mut lost = None;
     loop {
         match consumer.poll(deadline.saturating_duration_since(Instant::now())) {
             Some(Ok(message)) => return Ok(message),

@@ -119,7 +119,8 @@ impl Topic {
     /// An existing Kafka topic.
     #[must_use]
     pub fn of_kafka(address: &str, name: &str) -> Self {
-        let (address, name) = (address.to_owned(), name.to_owned());
+        let address = address.to_owned();
+        let name = name.to_owned();
         Self { broker: Broker::Kafka, address, name, arrivals: Vec::new(), beside: Vec::new() }
     }
 
@@ -139,7 +140,8 @@ impl Topic {
     /// # Errors
     /// When the broker cannot be reached or refuses.
     pub async fn create_counting(returns: i32) -> Result<Self> {
-        let (address, name) = (Broker::RabbitMq.address().await?, unique_name());
+        let address = Broker::RabbitMq.address().await?;
+        let name = unique_name();
         rabbitmq::declare_counting(&address, &name, returns).await?;
         Ok(Self { broker: Broker::RabbitMq, address, name, arrivals: Vec::new(), beside: Vec::new() })
     }
@@ -149,7 +151,8 @@ impl Topic {
     /// # Errors
     /// When the broker cannot be reached or refuses.
     pub async fn create_impatient(milliseconds: i32) -> Result<Self> {
-        let (address, name) = (Broker::RabbitMq.address().await?, unique_name());
+        let address = Broker::RabbitMq.address().await?;
+        let name = unique_name();
         rabbitmq::declare_impatient(&address, &name, milliseconds).await?;
         Ok(Self { broker: Broker::RabbitMq, address, name, arrivals: Vec::new(), beside: Vec::new() })
     }
@@ -159,7 +162,8 @@ impl Topic {
     /// # Errors
     /// When the broker cannot be reached or refuses.
     pub async fn create_narrow(bytes: usize) -> Result<Self> {
-        let (address, name) = (Broker::Kafka.address().await?, unique_name());
+        let address = Broker::Kafka.address().await?;
+        let name = unique_name();
         servers::create_topic_with(&address, &name, 1, &[("max.message.bytes", &bytes.to_string())]).await?;
         Ok(Self::of_kafka(&address, &name))
     }

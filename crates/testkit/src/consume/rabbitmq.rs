@@ -52,7 +52,8 @@ pub(super) async fn declare_impatient(url: &str, name: &str, milliseconds: i32) 
 
 async fn declare_with(url: &str, name: &str, arguments: FieldTable) -> Result<()> {
     let (_connection, channel) = channel(url).await?;
-    let (it, none) = (ShortString::try_new(name)?, FieldTable::default);
+    let it = ShortString::try_new(name)?;
+    let none = FieldTable::default;
     let options = ExchangeDeclareOptions { durable: true, ..Default::default() };
     channel.exchange_declare(it.clone(), ExchangeKind::Topic, options, none()).await?;
     let options = QueueDeclareOptions { durable: true, ..Default::default() };
@@ -81,7 +82,8 @@ pub(super) async fn declare_copy(url: &str, name: &str) -> Result<()> {
 /// Binds the queue to the exchange of its name.
 pub(super) async fn bind(url: &str, name: &str, routing_key: &str) -> Result<()> {
     let (connection, channel) = channel(url).await?;
-    let (it, key) = (ShortString::try_new(name)?, ShortString::try_new(routing_key)?);
+    let it = ShortString::try_new(name)?;
+    let key = ShortString::try_new(routing_key)?;
     channel.queue_bind(it.clone(), it, key, QueueBindOptions::default(), FieldTable::default()).await?;
     Ok(connection.close(200, "bound".into()).await?)
 }

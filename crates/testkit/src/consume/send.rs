@@ -32,7 +32,8 @@ impl Sending {
     /// A message with a new id.
     #[must_use]
     pub fn new(key: &str, payload: impl Into<String>) -> Self {
-        let (id, key) = (Some(Uuid::now_v7()), Some(key.to_owned()));
+        let id = Some(Uuid::now_v7());
+        let key = Some(key.to_owned());
         Self { id, key, headers: Vec::new(), payload: payload.into() }
     }
 }
@@ -78,7 +79,8 @@ async fn rabbitmq(topic: &Topic, messages: &[Sending]) -> Result<()> {
     let connection = Connection::connect(topic.address(), ConnectionProperties::default()).await?;
     let channel = connection.create_channel().await?;
     channel.confirm_select(ConfirmSelectOptions::default()).await?;
-    let (name, options) = (ShortString::try_new(topic.name())?, BasicPublishOptions::default());
+    let name = ShortString::try_new(topic.name())?;
+    let options = BasicPublishOptions::default();
     let mut confirms = Vec::new();
     for message in messages {
         let mut headers = FieldTable::default();

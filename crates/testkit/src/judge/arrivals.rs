@@ -24,7 +24,8 @@ pub(super) struct Arrivals<'a> {
 
 impl<'a> Arrivals<'a> {
     pub(super) fn new(arrivals: &'a [Arrival]) -> Self {
-        let (first, replays) = (HashMap::new(), BTreeMap::new());
+        let first = HashMap::new();
+        let replays = BTreeMap::new();
         let mut sorted = Self { first, replays, duplicates: Vec::new(), redelivered: 0 };
         for (place, arrival) in arrivals.iter().enumerate() {
             let job = arrival.headers.iter().find(|(name, _)| name == REPLAY_HEADER).map(|(_, job)| job.as_str());

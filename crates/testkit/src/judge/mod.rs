@@ -176,8 +176,10 @@ impl Case<'_> {
 
     /// The number of effects is the expected one, each with its row in the inbox.
     fn effects(&self, id: &Uuid, due: u64, report: &mut Report) {
-        let (times, marks) = (self.tables.effects.get(id), self.tables.processed.get(id));
-        let (times, marks) = (times.copied().unwrap_or(0), marks.copied().unwrap_or(0));
+        let times = self.tables.effects.get(id);
+        let marks = self.tables.processed.get(id);
+        let times = times.copied().unwrap_or(0);
+        let marks = marks.copied().unwrap_or(0);
         let consumed = !self.tables.effects.is_empty() || !self.tables.processed.is_empty();
         if consumed && (times != due || marks != due) {
             report.effects.push(format!("{id}: {times} effects and {marks} rows in the inbox, {due} due"));

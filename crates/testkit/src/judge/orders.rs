@@ -24,9 +24,11 @@ impl Report {
     pub fn with_orders(mut self, orders: &Orders) -> Self {
         let before = self.lost.len();
         self.lost.retain(|id| !orders.discardable.contains(id));
-        let (gone, discarded) = ((before - self.lost.len()) as u64, orders.discarded);
+        let gone = (before - self.lost.len()) as u64;
+        let discarded = orders.discarded;
         self.check(gone == discarded, || format!("{gone} messages are gone, jobs discarded {discarded}"));
-        let (found, due) = (self.replayed.clone(), &orders.replayed);
+        let found = self.replayed.clone();
+        let due = &orders.replayed;
         self.check(found == *due, || format!("replays delivered {found:?}, their jobs put back {due:?}"));
         self
     }

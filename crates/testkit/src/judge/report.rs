@@ -217,7 +217,8 @@ impl Report {
     }
 
     fn nothing_shown(&self, expected: &Expectations) -> Vec<String> {
-        let (least, committed) = (expected.least.max(1), self.committed);
+        let least = expected.least.max(1);
+        let committed = self.committed;
         let few = (committed < least).then(|| format!("nothing shown: {committed} messages, at least {least} due"));
         let absent = expected.witnesses.iter().filter(|(_, happened)| !happened);
         few.into_iter().chain(absent.map(|(what, _)| format!("nothing shown: {what} did not happen"))).collect()

@@ -40,7 +40,8 @@ struct Plan {
 impl Producer {
     pub(super) fn new(load: &Arc<Load>, number: u64, database: &Database, ledger: &Ledger) -> Self {
         let random = chance::random(load.seed * 1000 + number);
-        let (zipf, load) = (Zipf::new(load.keys), Arc::clone(load));
+        let zipf = Zipf::new(load.keys);
+        let load = Arc::clone(load);
         Self { load, database: database.clone(), ledger: ledger.clone(), random, zipf, connection: None }
     }
 
@@ -102,11 +103,13 @@ impl Producer {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between two sizes")]
     #[expect(clippy::cast_precision_loss, reason = "sizes are far below 2^52")]
     fn size(&mut self) -> usize {
-        let (least, most) = (*self.load.payload.start(), *self.load.payload.end());
+        let least = *self.load.payload.start();
+        let most = *self.load.payload.end();
         if !self.load.zipf {
             return self.random.random_range(least..=most);
         }
-        let (low, high) = ((least.max(1) as f64).ln(), (most.max(1) as f64).ln());
+        let low = (least.max(1) as f64).ln();
+        let high = (most.max(1) as f64).ln();
         (low + (high - low) * self.random.random::<f64>()).exp().round() as usize
     }
 

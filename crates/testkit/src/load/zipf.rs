@@ -37,7 +37,8 @@ mod tests {
         let mut random = StdRng::seed_from_u64(1);
         let mut counts = [0_u32; 200];
         (0..100_000).for_each(|_| counts[usize::try_from(zipf.draw(&mut random)).unwrap()] += 1);
-        let (first, second) = (f64::from(counts[0]), f64::from(counts[1]));
+        let first = f64::from(counts[0]);
+        let second = f64::from(counts[1]);
         assert!((1.8..2.2).contains(&(first / second)), "{first} and {second}");
         assert!(counts.iter().all(|count| *count > 0));
     }

@@ -57,7 +57,8 @@ enum Torn {
 
 impl Connection {
     pub(super) fn new(shared: &Arc<Shared>, number: u64) -> Self {
-        let (waiting, doomed) = (AtomicBool::new(false), AtomicBool::new(false));
+        let waiting = AtomicBool::new(false);
+        let doomed = AtomicBool::new(false);
         Self { shared: Arc::clone(shared), number, resets: shared.faults.borrow().resets, waiting, doomed }
     }
 

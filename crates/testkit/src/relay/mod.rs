@@ -58,7 +58,8 @@ impl Relay {
 
     fn launch(program: &Path, command: &str, settings: &Settings, port: u16) -> Result<Self> {
         let folder = tempfile::Builder::new().prefix("outbox-relay-").tempdir()?;
-        let (file, log) = (folder.path().join("relay.toml"), folder.path().join("relay.log"));
+        let file = folder.path().join("relay.toml");
+        let log = folder.path().join("relay.log");
         std::fs::write(&file, settings.render(port)?)?;
         let call = match settings.limits() {
             Some(script) => Call::new("sh").args(["-c", &script]).arg(program),

@@ -91,7 +91,8 @@ pub(super) fn config() -> PathBuf {
 }
 
 fn launch() -> Result<Alertmanager> {
-    let (folder, port) = (folder("alertmanager")?, ports::free_port()?);
+    let folder = folder("alertmanager")?;
+    let port = ports::free_port()?;
     let call = packages::alertmanager()?
         .option("config.file", config())
         .option("storage.path", folder.path().join("data"))

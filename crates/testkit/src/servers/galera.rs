@@ -52,7 +52,8 @@ impl Galera {
     /// When there is no MariaDB or no Galera to start, or a node does not join.
     pub async fn start() -> Result<Self> {
         let folder = super::host::folder("galera")?;
-        let (data, library) = (folder.path().join("data"), blocking(packages::galera).await?);
+        let data = folder.path().join("data");
+        let library = blocking(packages::galera).await?;
         let script = folder.path().join("wsrep_sst_told");
         fs::write(&script, TRANSFER)?;
         fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;

@@ -71,7 +71,8 @@ impl MySqlOptions {
     /// with the data).
     #[must_use]
     pub fn new(flavor: Flavor) -> Self {
-        let (args, environment) = (Vec::new(), Vec::new());
+        let args = Vec::new();
+        let environment = Vec::new();
         Self { flavor, buffer_pool_mib: 1024, args, zone: None, environment, data: None, hostile: false }
     }
 

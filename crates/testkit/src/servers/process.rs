@@ -161,7 +161,8 @@ mod tests {
     #[tokio::test]
     async fn a_process_that_has_ended_takes_no_signal() -> Result<()> {
         let folder = tempfile::tempdir()?;
-        let (log, folder) = (folder.path().join("log"), folder.path().to_path_buf());
+        let log = folder.path().join("log");
+        let folder = folder.path().to_path_buf();
         let mut process =
             Process::start(&Launch { call: Call::new("sh").arg("-c").arg("sleep 600 & exit 3"), log, folder })?;
         wait::until(PATIENCE, "the end", || ready(process.has_ended())).await?;

@@ -203,7 +203,8 @@ fn milliseconds(text: &str) -> Result<(u64, bool)> {
 }
 
 fn launch(factor: u32) -> Result<Prometheus> {
-    let (folder, port) = (folder("prometheus")?, ports::free_port()?);
+    let folder = folder("prometheus")?;
+    let port = ports::free_port()?;
     let rules = fs::read_to_string(cache::repository().join("dashboards/alerts.rules.yml"))?;
     fs::write(folder.path().join("rules.yml"), faster(&rules, factor)?)?;
     let config = format!(

@@ -130,7 +130,8 @@ fn launch(management: Option<u16>) -> Result<RabbitMq> {
         Origin::Path(server) => Programs::installed(server)?,
         Origin::Packages => Programs::unpacked(&packages::root(Kind::RabbitMq)?),
     };
-    let (port, mapper_port) = (ports::free_port()?, ports::free_port()?);
+    let port = ports::free_port()?;
+    let mapper_port = ports::free_port()?;
     let folder = folder("rabbitmq")?;
     let environment = Environment::new(folder.path(), port, mapper_port, management)?;
     let mapper = programs.mapper.clone().args(["-address", "127.0.0.1", "-port"]).arg(mapper_port.to_string());

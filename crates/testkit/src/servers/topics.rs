@@ -42,7 +42,8 @@ pub async fn create_topic_with(bootstrap: &str, name: &str, partitions: i32, set
     }
     let client = std::sync::Arc::new(client);
     wait::until(wait::PATIENCE, "the topic's leaders", || {
-        let (client, name) = (client.clone(), name.to_owned());
+        let client = client.clone();
+        let name = name.to_owned();
         blocking(move || has_leaders(&client, &name, partitions))
     })
     .await

@@ -104,7 +104,8 @@ mod tests {
 
     #[test]
     fn a_run_is_good_if_nothing_is_wrong_and_nothing_is_beyond_its_bound() {
-        let (fine, wrong) = (Ok(Counts::default()), Err(anyhow!("lost (1)")));
+        let fine = Ok(Counts::default());
+        let wrong = Err(anyhow!("lost (1)"));
         let is_good = |series: &[Series], delivery| Report { what: "", series, delivery }.is_good();
         assert!(is_good(&[series(20.0)], &fine));
         assert!(!is_good(&[series(90.0)], &fine));

@@ -135,7 +135,8 @@ mod tests {
     #[test]
     fn connections_to_a_port_are_counted_until_they_are_closed() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let (own, port) = (std::process::id(), listener.local_addr().unwrap().port());
+        let own = std::process::id();
+        let port = listener.local_addr().unwrap().port();
         assert_eq!(connections(own, port), 0);
         let open = [(); 2].map(|()| TcpStream::connect(("127.0.0.1", port)).unwrap());
         assert_eq!(connections(own, port), 2);

@@ -33,7 +33,8 @@ pub async fn pending(conn: &mut MySqlConnection, ranges: &[Range<u32>]) -> Resul
         return Ok(Vec::new());
     }
     let smallest = |range: &Range<u32>| {
-        let (first, last) = (range.start, range.end.saturating_sub(1));
+        let first = range.start;
+        let last = range.end.saturating_sub(1);
         sql!("SELECT MIN(lane) FROM outbox_pending WHERE lane BETWEEN {first} AND {last}", first, last)
     };
     let replies = Text::joined(ranges.iter().map(smallest), " UNION ALL ").run(conn).await?;

@@ -141,7 +141,8 @@ pub async fn look(conn: &mut MySqlConnection, look: &Look<'_>) -> Result<Seen, s
         gaps = Text::joined(look.below.iter().map(gap), ""),
         below = look.below_limit,
     );
-    let (mut seen, mut holds) = (Seen::default(), Vec::new());
+    let mut seen = Seen::default();
+    let mut holds = Vec::new();
     for row in text.run(conn).await?.iter().flat_map(|reply| &reply.rows) {
         match row.try_get::<i64, _>(0)? {
             HEAD => (seen.version, seen.low) = (Some(row.try_get(1)?), row.try_get(2)?),
@@ -297,11 +298,13 @@ fn text(new: &NewClaims<'_>) -> Text {
 /// Token, messages and keys of the claims, one row each. A single one needs no table function.
 fn rows(claims: &[NewClaim<'_>]) -> Text {
     if let [NewClaim { lease_token, message_ids, key_hashes }] = *claims {
-        let (ids, hashes) = (Ids(message_ids), hashes_to_bytes(key_hashes));
+        let ids = Ids(message_ids);
+        let hashes = hashes_to_bytes(key_hashes);
         return sql!("{lease_token}, '[{ids}]', {hashes} FROM outbox_head", lease_token, ids, hashes = Hex(&hashes));
     }
     let row = |claim: &NewClaim<'_>| {
-        let (ids, hashes) = (Ids(claim.message_ids), hashes_to_bytes(claim.key_hashes));
+        let ids = Ids(claim.message_ids);
+        let hashes = hashes_to_bytes(claim.key_hashes);
         sql!("[{token},\"[{ids}]\",\"{hashes}\"]", token = claim.lease_token, ids, hashes = Digits(&hashes))
     };
     sql!(

@@ -32,7 +32,8 @@ pub async fn next(
         limit,
     );
     let replies = text.run(conn).await?;
-    let (mut ids, mut end) = (Vec::new(), u64::MAX);
+    let mut ids = Vec::new();
+    let mut end = u64::MAX;
     for (statement, row) in replies.iter().enumerate().flat_map(|(i, reply)| reply.rows.iter().map(move |row| (i, row)))
     {
         if statement == 0 {

@@ -169,7 +169,8 @@ const RUN: usize = 4;
 /// row that was committed late could hide. Its last id is named separately, because a locking read of a range goes one
 /// row too far. That row is then one of the statement's own, not another claim's.
 pub(crate) fn id_list(column: &'static str, ids: &[u64]) -> Text {
-    let (mut ranges, mut singles) = (Vec::new(), Vec::new());
+    let mut ranges = Vec::new();
+    let mut singles = Vec::new();
     for run in ids.chunk_by(|a, b| a + 1 == *b) {
         match run {
             [first, .., end, last] if run.len() >= RUN => {

@@ -165,7 +165,8 @@ pub(in crate::store) fn before_number(headers: Option<String>) -> String {
 }
 
 fn due_binds(message: &Message) -> Vec<Bind> {
-    let (lane, bytes) = (u64::from(message.lane), u64::from(bytes(message)));
+    let lane = u64::from(message.lane);
+    let bytes = u64::from(bytes(message));
     let mut binds = vec![id(message), lane.into(), message.key_hash().into(), bytes.into()];
     if message.due != Schedule::Now {
         let (after, at) = message.due.micros();

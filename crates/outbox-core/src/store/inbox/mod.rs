@@ -116,7 +116,8 @@ pub async fn insert_dead(conn: &mut MySqlConnection, dead: &DeadDelivery<'_>) ->
     let mut key = key.as_deref();
     let mut headers = contents::headers_to_json(headers);
     let mut payload = payload.as_deref();
-    let (mut reason, mut error) = (dead.reason, dead.error.to_owned());
+    let mut reason = dead.reason;
+    let mut error = dead.error.to_owned();
     let size = |key: Option<&[u8]>, headers: &Option<String>| {
         key.map_or(0, <[u8]>::len) + headers.as_ref().map_or(0, String::len) + REST
     };

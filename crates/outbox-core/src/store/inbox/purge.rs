@@ -70,7 +70,8 @@ pub async fn sequences(
 ) -> Result<(u64, Option<KeyPosition>), sqlx::Error> {
     let rows = slice(conn, age, after, limit).await?;
     let end = rows.last().filter(|_| rows.len() as u64 == u64::from(limit)).map(|(key, _)| key.clone());
-    let (mut due, mut refuses) = (Vec::new(), HashMap::new());
+    let mut due = Vec::new();
+    let mut refuses = HashMap::new();
     for (key, is_old) in rows {
         if is_old && !refuses.contains_key(&key.consumer) {
             refuses.insert(key.consumer.clone(), has_refused(conn, &key.consumer).await?);

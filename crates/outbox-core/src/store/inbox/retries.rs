@@ -20,7 +20,8 @@ pub async fn retryable(
     consumer: &str,
     message_id: Option<Uuid>,
 ) -> Result<u64, sqlx::Error> {
-    let (first, last) = (message_id.unwrap_or(Uuid::nil()), message_id.unwrap_or(Uuid::max()));
+    let first = message_id.unwrap_or(Uuid::nil());
+    let last = message_id.unwrap_or(Uuid::max());
     let sql = "SELECT COUNT(*) FROM inbox_dead WHERE consumer = ? AND message_id BETWEEN ? AND ? AND reason <> ?";
     let query = sqlx::query_scalar(sql).bind(consumer).bind(first.as_bytes().as_slice());
     let count: i64 = query.bind(last.as_bytes().as_slice()).bind(TOO_LARGE).fetch_one(conn).await?;

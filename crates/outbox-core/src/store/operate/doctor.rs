@@ -223,7 +223,8 @@ mod tests {
     /// A change of the table waits for a reader, and the check behind it.
     async fn a_privilege_is_not_taken_for_granted_while_the_table_is_locked(flavor: Flavor) -> anyhow::Result<()> {
         let database = Database::create(flavor).await?;
-        let (mut reader, mut db) = (database.connect_as_admin().await?, database.connect().await?);
+        let mut reader = database.connect_as_admin().await?;
+        let mut db = database.connect().await?;
         sqlx::raw_sql("BEGIN; SELECT * FROM outbox_dead").execute(&mut reader).await?;
         let mut changer = database.connect_as_admin().await?;
         let change = tokio::spawn(async move {

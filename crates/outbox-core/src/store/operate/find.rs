@@ -247,7 +247,8 @@ pub(in crate::store) async fn states(
     conn: &mut MySqlConnection,
     ids: &[u64],
 ) -> Result<Vec<(u64, StateRow)>, sqlx::Error> {
-    let (mut states, ids) = (Vec::new(), serde_json::json!(ids).to_string());
+    let mut states = Vec::new();
+    let ids = serde_json::json!(ids).to_string();
     for table in [StateTable::Pending, StateTable::Delayed, StateTable::Dead] {
         let sql = format!(
             "SELECT {columns}, t.id FROM (SELECT lane FROM {name} GROUP BY lane) n \

@@ -35,7 +35,8 @@ pub async fn sent(
     above: &mut u64,
     messages: usize,
 ) -> Result<(u64, u64), sqlx::Error> {
-    let (mut receipts, mut ids) = (Vec::new(), Vec::new());
+    let mut receipts = Vec::new();
+    let mut ids = Vec::new();
     let page = old_receipts(conn, age, *above, 50).await?;
     for receipt in page.old {
         if ids.len() >= messages {

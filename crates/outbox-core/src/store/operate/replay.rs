@@ -51,7 +51,8 @@ pub async fn receipts(conn: &mut MySqlConnection, above: u64, limit: u32) -> Res
 pub async fn bounds(conn: &mut MySqlConnection, since: i64) -> Result<(u64, u64), sqlx::Error> {
     let sql = "SELECT CAST(COALESCE(MIN(claim_id), 0) AS UNSIGNED), CAST(COALESCE(MAX(claim_id), 0) AS UNSIGNED) FROM outbox_sent";
     let (first, last): (u64, u64) = sqlx::query_as(sql).fetch_one(&mut *conn).await?;
-    let (mut low, mut high) = (first.saturating_sub(1), last);
+    let mut low = first.saturating_sub(1);
+    let mut high = last;
     while low < high {
         let middle = low + (high - low) / 2;
         match receipts(conn, middle, 1).await?.first() {

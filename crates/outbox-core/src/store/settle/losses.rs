@@ -64,7 +64,8 @@ impl Losses {
     /// Notes a loss of a message. Returns whether it spends an attempt. The losses of an outage do not count: no
     /// message is done meanwhile, and others are lost, or nothing answers.
     pub fn lost(&self, streak: &mut Streak, loss: Loss) -> bool {
-        let (done, count) = (self.done.load(Ordering::Relaxed), self.lost.fetch_add(1, Ordering::Relaxed) + 1);
+        let done = self.done.load(Ordering::Relaxed);
+        let count = self.lost.fetch_add(1, Ordering::Relaxed) + 1;
         let is_alone = count == streak.lost + 1 && loss == Loss::Ended;
         if done > streak.done || is_alone || streak.length == 0 {
             streak.length += 1;

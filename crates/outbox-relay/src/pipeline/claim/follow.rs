@@ -202,7 +202,8 @@ impl<'a> Followed<'a> {
     /// settlement before reads see it. Also sets the clock.
     async fn sweep(&mut self, claimer: &Claimer) -> Result<(), TailEnded> {
         claimer.is_allowed(self.server).await?;
-        let (mut session, range) = (claimer.sessions.take().await, (claimer.lane, self.swept));
+        let mut session = claimer.sessions.take().await;
+        let range = (claimer.lane, self.swept);
         let found = session.run("tail", async |db| tail::up_to(db, range, SWEPT).await).await;
         let (found, now) = found.map_err(|_logged| ("error", REST))?;
         (self.clock.now, self.clock.at) = (now, Instant::now());

@@ -94,7 +94,8 @@ impl Claimer {
             if Instant::now() >= until {
                 return None;
             }
-            let (mut session, owner) = (self.sessions.take().await, &self.context.owner);
+            let mut session = self.sessions.take().await;
+            let owner = &self.context.owner;
             let found = session.run("find", async |db| claim::find(db, self.lane, owner, tokens).await).await;
             if let Ok(found) = found {
                 return Some(found);

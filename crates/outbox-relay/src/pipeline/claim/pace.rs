@@ -33,8 +33,10 @@ impl Claimer {
         outcome: &Result<Pass, sqlx::Error>,
         started: Instant,
     ) -> ClaimPause {
-        let (metrics, relay) = (&self.context.metrics, &self.context.config.relay);
-        let (now, interval) = (Instant::now(), relay.claim_interval * memory.foreign.relays());
+        let metrics = &self.context.metrics;
+        let relay = &self.context.config.relay;
+        let now = Instant::now();
+        let interval = relay.claim_interval * memory.foreign.relays();
         let (result, pause) = match outcome {
             Ok(Pass::Claimed(messages)) => {
                 metrics.claimed_messages_total.inc_by(*messages as u64);

@@ -210,7 +210,8 @@ impl Claimer {
 
     /// Seals the lane, and waits until the claims that were there are settled.
     async fn form(&self, tails: &mut Tails) -> Result<Arc<Tail>, TailEnded> {
-        let (started, lease) = (Instant::now(), self.context.config.relay.lease);
+        let started = Instant::now();
+        let lease = self.context.config.relay.lease;
         let form = async |db: &mut _| tail::form(db, self.lane, &self.context.owner, (token(), lease)).await;
         let formed = self.sessions.take().await.run("tail", form).await.map_err(|_logged| ("error", REST))?;
         let claim = TailClaim { lease: formed.ok_or(("taken", REST))?, kind: ClaimKind::Forming, mark: 0 };
@@ -247,7 +248,8 @@ impl Claimer {
         if self.context.stop.run_until_cancelled(tail.open(seen)).await != Some(true) {
             return Err(("lost", REST));
         }
-        let (mut session, claim) = (self.sessions.take().await, tail.claim().lease);
+        let mut session = self.sessions.take().await;
+        let claim = tail.claim().lease;
         let begun = session.run("tail", async |db| tail::begin(db, (self.lane, claim), MOST).await).await;
         begun.map_err(|_logged| ("error", REST))
     }

@@ -32,7 +32,8 @@ pub struct Gaps {
 /// Returns the gaps between claimed ids (sorted), from `start` on.
 #[must_use]
 pub fn gaps(start: u64, claimed: &[u64]) -> Gaps {
-    let (mut below, mut next) = (Vec::new(), start);
+    let mut below = Vec::new();
+    let mut next = start;
     for &id in claimed {
         if id > next {
             below.push(next..=id - 1);
@@ -154,7 +155,8 @@ pub fn select(seen: &Seen, barred: &Barred, limits: &Limits) -> Selection {
     let mut bytes = 0;
     let mut messages = limits.messages;
     let mut is_full = false;
-    let (mut keys, mut divided) = (KeyRooms::default(), Divided::new(limits));
+    let mut keys = KeyRooms::default();
+    let mut divided = Divided::new(limits);
     for row in seen.below.iter().chain(fresh).filter(|row| !barred.ids.contains(&row.id)) {
         selection.low = selection.low.or(Some(row.id));
         let is_held = row.key_hash != 0 && barred.held.get(&row.key_hash).is_some_and(|head| *head < row.id);
@@ -188,7 +190,8 @@ struct Divided {
 
 impl Divided {
     fn new(limits: &Limits) -> Self {
-        let (of_claim, most) = (limits.of_claim, limits.messages / limits.of_claim.max(1));
+        let of_claim = limits.of_claim;
+        let most = limits.messages / limits.of_claim.max(1);
         Self { claims: Vec::new(), rows: 0, of_claim, most: most.max(1), of_key: HashMap::new() }
     }
 
@@ -283,7 +286,8 @@ mod tests {
 
     #[test]
     fn after_a_look_that_left_out_rows_low_does_not_rise_and_the_next_look_starts_no_later() {
-        let (seen, barred) = (Seen { low: 5, ..Seen::default() }, Barred { ids: [8].into(), ..Barred::default() });
+        let seen = Seen { low: 5, ..Seen::default() };
+        let barred = Barred { ids: [8].into(), ..Barred::default() };
         let ended = |leaves_out: bool, row| {
             let mut selection = Selection { low: row, ..Selection::default() };
             let start = selection.end(&seen, &barred, 9, leaves_out.then_some(Start(3)));

@@ -40,7 +40,8 @@ impl Batch {
         let destinations = outgoing.into_iter().map(|message| message.destination);
         let outcomes = tags.into_iter().zip(destinations).zip(outcomes);
         let outcomes = outcomes.map(|((tag, destination), outcome)| (tag, destination, outcome)).collect();
-        let (outlet, took) = (self.outlet, started.elapsed());
+        let outlet = self.outlet;
+        let took = started.elapsed();
         Done { outlet, started, took, progress, outcomes, counts }
     }
 }

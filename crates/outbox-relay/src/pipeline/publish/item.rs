@@ -56,7 +56,8 @@ impl InFlight {
     pub(super) fn new(claimed: Claimed, messages: &mut [(Pending, Step)]) -> Self {
         let settlement = Settlement { sent: Vec::with_capacity(messages.len()), ..Settlement::default() };
         let trace = trace(&claimed, messages).map(Box::new);
-        let (open, queued) = (messages.len(), claimed.tenure.queued.clone());
+        let open = messages.len();
+        let queued = claimed.tenure.queued.clone();
         Self { claimed, settlement, open, queued, trace }
     }
 }
@@ -65,7 +66,8 @@ impl InFlight {
 fn trace(claimed: &Claimed, messages: &mut [(Pending, Step)]) -> Option<ClaimTrace> {
     let traced = messages.iter_mut().filter_map(|(row, step)| match step {
         Step::Publish(ready) => {
-            let (link, destination) = (ready.link.take()?, Arc::clone(&ready.outgoing.destination));
+            let link = ready.link.take()?;
+            let destination = Arc::clone(&ready.outgoing.destination);
             Some(Traced { id: row.id, link, destination, done: None })
         }
         Step::Decided(..) => None,

@@ -78,7 +78,8 @@ impl Room {
     /// Lets the room grow, and returns the load in flight.
     fn grown(&mut self, now: Instant) -> usize {
         let confirms = self.confirms.lock();
-        let (taken, early) = (confirms.in_flight(now), confirms.quick());
+        let taken = confirms.in_flight(now);
+        let early = confirms.quick();
         let new = early - std::mem::replace(&mut self.seen, early);
         let grow = usize::try_from(new).unwrap_or(usize::MAX);
         if taken.saturating_add(grow).saturating_mul(2) >= self.limit {
@@ -121,9 +122,11 @@ mod tests {
     fn drained(mut confirmed: impl FnMut(u64, u64) -> u64) -> [u64; 2] {
         let start = Instant::now();
         let at = |millis| start + Duration::from_millis(millis);
-        let (mut room, mut confirms) = (Room::new(DEADLINE), BTreeSet::<(u64, u64, usize)>::new());
+        let mut room = Room::new(DEADLINE);
+        let mut confirms = BTreeSet::<(u64, u64, usize)>::new();
         let mut batches = Vec::<Handed>::new();
-        let (mut number, mut sums) = (0, [0, 0]);
+        let mut number = 0;
+        let mut sums = [0, 0];
         for now in (0..MINUTE).step_by(5) {
             while let Some((millis, _, batch)) = confirms.first().copied().filter(|(millis, ..)| *millis <= now) {
                 confirms.pop_first();

@@ -198,7 +198,8 @@ fn in_an_outage(sinks: usize) -> Disposition {
     let outlets = Outlets::new(&context, (0..sinks).map(feed).collect(), events, open);
     let mut publisher = Publisher::new(&context, outlets, finished);
     let lease = ClaimLease { claim_id: 1, lease_token: 1 };
-    let (origin, due_at) = (Origin { key: (0, 7), lease, pass: 1, id: 1 }, Instant::now());
+    let origin = Origin { key: (0, 7), lease, pass: 1, id: 1 };
+    let due_at = Instant::now();
     let tag = Tag { origin, attempts: u16::MAX, policy: POLICY, pipelined: false, alone: true, due_at, outlet: 0 };
     publisher.disposition(tag, &destination(""), &PublishError::Unavailable("down".into()))
 }
