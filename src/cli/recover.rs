@@ -92,8 +92,8 @@ async fn refuse_beside_others(connection: &mut MySqlConnection) -> anyhow::Resul
     };
     let held = lease.map_or_else(|| "messages".to_owned(), |name| format!("the lease `{name}`"));
     bail!(
-        "`{owner}` holds {held} for {seconds} s more: stop all relays, workers and services, wait until what they held has ended, \
-         and run this again"
+        "`{owner}` holds {held} for {seconds} s more: stop all relays, workers and services, wait until what they held \
+         has ended, and run this again"
     )
 }
 

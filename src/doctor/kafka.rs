@@ -100,8 +100,10 @@ fn judge(name: &str, config: &KafkaConfig, topic: &str, shape: TopicShape, setti
         let replicas = shape.brokers.clamp(1, 3);
         let problem = Finding::problem("topic_missing", format!("{the_topic} does not exist, or may not be seen."))
             .matters(WAITS);
-        return vec![problem.fix("Create it (with --command-config, if the brokers ask for a login), or allow the relay to describe and write it.").shell(format!(
-            "kafka-topics.sh --bootstrap-server {brokers} --create --topic {topic} --partitions 6 --replication-factor {replicas}"
+        return vec![problem.fix("Create it (with --command-config, if the brokers ask for a login), or allow the relay \
+                                 to describe and write it.").shell(format!(
+            "kafka-topics.sh --bootstrap-server {brokers} --create --topic {topic} --partitions 6 --replication-factor \
+             {replicas}"
         ))];
     }
     let alter = |setting: String| {

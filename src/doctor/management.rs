@@ -107,12 +107,12 @@ impl ManagementApi {
             // The commands that set tags and permissions replace those that the user has, and it may be the relay's:
             // none is printed to be pasted.
             (401 | 403, _) => note(&format!("refuses the user {}", self.user)).fix(format!(
-                "Correct its password, or make a user for `management_url` with the tag monitoring. `rabbitmqctl set_user_tags {user}` \
-                 replaces its tags."
+                "Correct its password, or make a user for `management_url` with the tag monitoring. `rabbitmqctl \
+                 set_user_tags {user}` replaces its tags."
             )),
             (404, [_, _, name, ..]) => note(&format!("does not show {name} to the user {}", self.user)).fix(format!(
-                "Correct `management_url`, or let a user of its own see the virtual host {vhost}. `rabbitmqctl set_permissions` replaces \
-                 the permissions that a user has."
+                "Correct `management_url`, or let a user of its own see the virtual host {vhost}. `rabbitmqctl \
+                 set_permissions` replaces the permissions that a user has."
             )),
             _ => unchecked(&self.sink, &format!("what answers there ({status}) is not the management API"))
                 .fix("Correct `management_url`: its port is 15672, or 15671 with TLS."),

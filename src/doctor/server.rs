@@ -124,8 +124,10 @@ impl ServerSettings<'_> {
     fn durability(&self) -> Option<Finding> {
         let name = "innodb_flush_log_at_trx_commit";
         let value = self.number(name).filter(|value| *value != 1)?;
-        let risk = Finding::risk("not_durable", format!("{name} is {value}."))
-            .matters("A crash of the server's machine loses the last second of commits: messages, and the record that they were sent.");
+        let risk = Finding::risk("not_durable", format!("{name} is {value}.")).matters(
+            "A crash of the server's machine loses the last second of commits: messages, and the record that \
+                      they were sent.",
+        );
         Some(self.set(risk, "Flush each commit.", name, "1"))
     }
 
@@ -205,7 +207,10 @@ fn transaction(found: Transactions, account: &str) -> Option<Finding> {
         Transactions::Oldest(transaction) => transaction,
         Transactions::Hidden => {
             let note = Finding::note("transactions_unseen", "The account may not see the server's open transactions.")
-                .matters("The relay looks for late commits for relay.max_transaction_age, and this command cannot name a long transaction.")
+                .matters(
+                    "The relay looks for late commits for relay.max_transaction_age, and this command cannot name \
+                          a long transaction.",
+                )
                 .fix("If the account may see the statements of all sessions:")
                 .sql(format!("GRANT PROCESS ON *.* TO {account};"));
             return Some(note);
@@ -222,8 +227,10 @@ fn transaction(found: Transactions, account: &str) -> Option<Finding> {
     }
     let writes = if writes { "and has written or locked rows" } else { "and holds a snapshot" };
     let risk = |evidence: String| {
-        Finding::risk("open_transaction", evidence)
-            .matters("The server keeps deleted rows for it, so that looks and drains become slow. Messages that it has written are seen late.")
+        Finding::risk("open_transaction", evidence).matters(
+            "The server keeps deleted rows for it, so that looks and drains become slow. Messages that it has \
+                      written are seen late.",
+        )
     };
     if connection == 0 {
         let evidence = format!("A prepared transaction (XA) without a connection is {seconds} s old, {writes}.");

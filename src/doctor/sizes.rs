@@ -98,7 +98,8 @@ mod tests {
         let note = judge(&[size("outbox_head", 1), size("outbox_sent", 2)]).pop().unwrap();
         assert_eq!(
             note.evidence,
-            "Tables that this account sees: outbox_head has about 1 rows (1.5 MiB), outbox_sent has about 2 rows (1.5 MiB)."
+            "Tables that this account sees: outbox_head has about 1 rows (1.5 MiB), outbox_sent has about 2 rows (1.5 \
+             MiB)."
         );
     }
 }

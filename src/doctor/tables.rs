@@ -69,8 +69,8 @@ pub(crate) async fn start_up(db: &mut MySqlConnection, config: &Config) -> Vec<F
         findings.push(Finding::problem(
             "two_servers",
             format!(
-                "one server answers reads ({read}) and another one writes ({write}), so that what is claimed may be read as it was: let the \
-                 relay reach the primary without a proxy that splits reads and writes"
+                "one server answers reads ({read}) and another one writes ({write}), so that what is claimed may be \
+                 read as it was: let the relay reach the primary without a proxy that splits reads and writes"
             ),
         ));
     }
@@ -79,8 +79,8 @@ pub(crate) async fn start_up(db: &mut MySqlConnection, config: &Config) -> Vec<F
         findings.push(Finding::note(
             "galera",
             format!(
-                "a node of a Galera cluster does not list the transactions of the others: messages of a transaction that is open for \
-                 more than {age} s (relay.max_transaction_age) may come out of order"
+                "a node of a Galera cluster does not list the transactions of the others: messages of a transaction \
+                 that is open for more than {age} s (relay.max_transaction_age) may come out of order"
             ),
         ));
     }
@@ -195,7 +195,10 @@ fn lane_findings(lane: &LaneStats, judged: &LaneStatus) -> Vec<Finding> {
         let evidence = format!("In lane {number}, {count} ({reason}){cause}.");
         findings.push(
             Finding::risk("messages_wait", evidence)
-                .fix(format!("To let them go on: {remedy}. Then, with an account of operator.sql, for the plan of a retry at once:"))
+                .fix(format!(
+                    "To let them go on: {remedy}. Then, with an account of operator.sql, for the plan of a \
+                              retry at once:"
+                ))
                 .shell(format!("relay delayed retry --reason {} --lane {number}", quoted(reason))),
         );
     }

@@ -14,8 +14,8 @@ use crate::check::{self, Finding};
 /// The findings if the answer is from no server of that kind.
 const NO_DATABASE: &str =
     "the database cannot be reached: what answers there is no MySQL or MariaDB: correct host and port in the URL";
-const NO_AMQP: &str = "unavailable: what answers there does not speak AMQP 0-9-1: correct host and port, or use amqps:// where it \
-                       expects TLS (failed to parse";
+const NO_AMQP: &str = "unavailable: what answers there does not speak AMQP 0-9-1: correct host and port, or use \
+                       amqps:// where it expects TLS (failed to parse";
 
 /// A program in place of a server.
 #[derive(Debug, Clone, Copy)]
@@ -100,8 +100,9 @@ fn a_web_server_is_not_taken_for_another() -> Result<()> {
     says(&rabbitmq(&format!("amqp://relay:x@{address}/%2f"))?, NO_AMQP);
     let found = kafka(&address, "plaintext")?;
     let expected = format!(
-        "unavailable: no broker answers: what answers there does not speak Kafka's protocol: correct `brokers`, or \
-         \"security.protocol\" where it expects TLS ({address}/bootstrap: Receive failed: Invalid response size 1213486160"
+        "unavailable: no broker answers: what answers there does not speak Kafka's protocol: correct `brokers`, \
+         or \"security.protocol\" where it expects TLS ({address}/bootstrap: Receive failed: Invalid response size \
+         1213486160"
     );
     says(&found, &expected);
     Ok(())
@@ -123,20 +124,20 @@ async fn tls_to_a_plain_port_is_named() -> Result<()> {
     let amqp = Broker::RabbitMq.address().await?;
     let found = kafka(&bootstrap, "ssl")?;
     let expected = format!(
-        "unavailable: no broker answers: this listener has no TLS: correct `brokers`, or \"security.protocol\" in the sink's \
-         properties (ssl://{bootstrap}/bootstrap: "
+        "unavailable: no broker answers: this listener has no TLS: correct `brokers`, or \"security.protocol\" in the \
+         sink's properties (ssl://{bootstrap}/bootstrap: "
     );
     says(&found, &expected);
     let found = rabbitmq(&amqp.replace("amqp://", "amqps://"))?;
-    let expected = "unavailable: what answers there does not speak TLS: correct the port, or use amqp:// where the network is \
-                    trusted (IO error: received corrupt message of type InvalidContentType)";
+    let expected = "unavailable: what answers there does not speak TLS: correct the port, or use amqp:// where the \
+                    network is trusted (IO error: received corrupt message of type InvalidContentType)";
     assert_eq!(found, expected);
     let server = testkit::servers::mysql_url(Flavor::MariaDb).await?;
     for mode in ["required", "verify_identity"] {
         let found = database(&format!("{server}shop?ssl-mode={mode}"))?;
-        let expected = "the database cannot be reached: the server has no TLS: give it a certificate, or set ssl-mode=disabled in \
-                        `database.url` and database.plaintext = true where the network is trusted (error occurred while \
-                        attempting to establish a TLS connection: server does not support TLS)";
+        let expected = "the database cannot be reached: the server has no TLS: give it a certificate, or set \
+                        ssl-mode=disabled in `database.url` and database.plaintext = true where the network is trusted \
+                        (error occurred while attempting to establish a TLS connection: server does not support TLS)";
         assert_eq!(found, expected);
     }
     Ok(())
@@ -146,8 +147,8 @@ async fn tls_to_a_plain_port_is_named() -> Result<()> {
 async fn a_login_that_is_refused_is_told_without_its_password() -> Result<()> {
     let bootstrap = Broker::Kafka.address().await?;
     let amqp = Broker::RabbitMq.address().await?;
-    let sasl = "\"security.protocol\" = \"sasl_plaintext\", \"sasl.mechanism\" = \"PLAIN\", \"sasl.username\" = \"relay\", \
-                \"sasl.password\" = \"canary-5bd1e995\"";
+    let sasl = "\"security.protocol\" = \"sasl_plaintext\", \"sasl.mechanism\" = \"PLAIN\", \"sasl.username\" \
+                = \"relay\", \"sasl.password\" = \"canary-5bd1e995\"";
     let found = refused(check::kafka(&bootstrap, sasl)?)?;
     says(&found, "unavailable: no broker answers: this listener knows no SASL: correct `brokers`");
     ensure!(!found.contains("canary"), "{found}");

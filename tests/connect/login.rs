@@ -164,7 +164,8 @@ async fn each_login_that_fails_is_told_with_its_remedy() -> Result<()> {
         "CREATE USER ungranted@'%' IDENTIFIED BY 'PASS'",
         "CREATE USER full@'%' IDENTIFIED BY 'PASS' WITH MAX_CONNECTIONS_PER_HOUR 1; GRANT ALL ON *.* TO full@'%'",
         "CREATE USER blocked@'%' IDENTIFIED BY 'PASS' FAILED_LOGIN_ATTEMPTS 1 PASSWORD_LOCK_TIME 1",
-        "CREATE USER unknown@'%' IDENTIFIED BY 'PASS'; UPDATE mysql.user SET plugin = 'gone' WHERE user = 'unknown'; FLUSH PRIVILEGES",
+        "CREATE USER unknown@'%' IDENTIFIED BY 'PASS'; UPDATE mysql.user SET plugin = 'gone' \
+         WHERE user = 'unknown'; FLUSH PRIVILEGES",
     ] {
         database.execute(&sql.replace("'PASS'", &format!("'{PASSWORD}'"))).await?;
     }

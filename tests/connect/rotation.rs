@@ -46,7 +46,8 @@ async fn a_password_of_the_database_that_is_changed_is_read_again() -> Result<()
         database.wait_for(PATIENCE, "SELECT COUNT(*) > 0 FROM outbox_sent").await?;
         database.execute("ALTER USER stock@'%' IDENTIFIED BY 'second'").await?;
         std::fs::write(&file, "second\n")?;
-        let theirs = "SELECT CAST(COALESCE(MIN(processlist_id), 0) AS SIGNED) FROM performance_schema.threads WHERE processlist_user = 'stock'";
+        let theirs = "SELECT CAST(COALESCE(MIN(processlist_id), 0) AS SIGNED) FROM performance_schema.threads \
+                      WHERE processlist_user = 'stock'";
         let most =
             database.number("SELECT COUNT(*) FROM performance_schema.threads WHERE processlist_user = 'stock'").await?;
         for _ in 0..most {
@@ -155,8 +156,8 @@ async fn a_password_of_rabbitmq_that_is_changed_is_read_again() -> Result<()> {
 }
 
 /// The password differs from the broker's.
-const SASL: &str = "\"security.protocol\" = \"sasl_plaintext\", \"sasl.mechanism\" = \"PLAIN\", \"sasl.username\" = \"relay\", \
-                    \"sasl.password\" = \"wrong\"";
+const SASL: &str = "\"security.protocol\" = \"sasl_plaintext\", \"sasl.mechanism\" = \"PLAIN\", \"sasl.username\" \
+                    = \"relay\", \"sasl.password\" = \"wrong\"";
 
 /// Returns the users of the listener behind the proxy.
 fn users(password: &str) -> String {

@@ -31,11 +31,15 @@ on_both_databases!(
 const OPEN: &str = "SELECT COUNT(*) = 0 FROM outbox_jobs WHERE ended_at IS NULL";
 
 /// All but the first two pending messages end: one dead, the others delayed.
-const MIX: &str = "INSERT INTO outbox_dead (lane, id, key_hash, bytes, attempts, died_at, holds_key, reason, error, owner) \
-    SELECT lane, id, key_hash, bytes, 1, UTC_TIMESTAMP(6), 0, 'unroutable', 'no queue', 'test' FROM outbox_pending ORDER BY id LIMIT 1; \
+const MIX: &str = "INSERT INTO outbox_dead (lane, id, key_hash, bytes, attempts, died_at, holds_key, reason, error, \
+                   owner) \
+    SELECT lane, id, key_hash, bytes, 1, UTC_TIMESTAMP(6), 0, 'unroutable', 'no queue', 'test' FROM outbox_pending \
+    ORDER BY id LIMIT 1; \
     INSERT INTO outbox_delayed (lane, id, key_hash, bytes, attempts, due_at, holds_key, reason, error) \
-    SELECT lane, id, key_hash, bytes, 1, UTC_TIMESTAMP(6) + INTERVAL 1 HOUR, 1, 'parked', 'down' FROM outbox_pending ORDER BY id DESC LIMIT 1; \
-    DELETE p FROM outbox_pending p JOIN outbox_dead d USING (lane, id); DELETE p FROM outbox_pending p JOIN outbox_delayed d USING (lane, id)";
+    SELECT lane, id, key_hash, bytes, 1, UTC_TIMESTAMP(6) + INTERVAL 1 HOUR, 1, 'parked', 'down' FROM outbox_pending \
+    ORDER BY id DESC LIMIT 1; \
+    DELETE p FROM outbox_pending p JOIN outbox_dead d USING (lane, id); DELETE p FROM outbox_pending p \
+    JOIN outbox_delayed d USING (lane, id)";
 
 /// Requests of one caller in a second: more than a test sends.
 const MANY: i64 = 10_000;
@@ -216,7 +220,8 @@ async fn an_order_over_the_api_is_recorded_with_its_caller(flavor: Flavor) -> Re
     ensure!(paused.status.success(), "{}", String::from_utf8_lossy(&paused.stderr));
     remote.done("resume --lane 3 --because", &["it is done"]).await?;
     remote.done("delayed retry --all --yes --because", &["it is up"]).await?;
-    let headers = "Authorization: Bearer front\r\nX-Relay-User: carol\r\nX-Relay-Role: operator\r\nContent-Type: application/json\r\n";
+    let headers = "Authorization: Bearer front\r\nX-Relay-User: carol\r\nX-Relay-Role: operator\r\nContent-Type: \
+                   application/json\r\n";
     let stop = format!(r#"{{"job": {}, "because": "enough"}}"#, ordered["job"]);
     let (status, stopped) = api.send("POST /api/v1/jobs/stop", headers, &stop).await?;
     ensure!(status == 200, "{status} {stopped:#}");

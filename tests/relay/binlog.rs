@@ -163,7 +163,8 @@ async fn all_changes_of_a_message_are_shown(flavor: Flavor) -> Result<()> {
         format!("INSERT INTO outbox_pending VALUES ({lane}, {id}, {key_hash}, {bytes}, 32768, 0)"),
         format!("UPDATE outbox_pending SET takeovers = 255 WHERE lane = {lane} AND id = {id}"),
         format!(
-            "BEGIN; DELETE FROM outbox_pending; INSERT INTO outbox_delayed (lane, id, key_hash, due_at, holds_key, reason) \
+            "BEGIN; DELETE FROM outbox_pending; INSERT INTO outbox_delayed (lane, id, key_hash, due_at, holds_key, \
+             reason) \
              VALUES ({lane}, {id}, {key_hash}, '9999-12-31', 1, 'behind'); COMMIT"
         ),
         "DELETE FROM outbox_delayed".to_owned(),
@@ -172,7 +173,8 @@ async fn all_changes_of_a_message_are_shown(flavor: Flavor) -> Result<()> {
             "INSERT INTO outbox_dead VALUES ({lane}, {id}, {key_hash}, 0, 0, '2026-01-01', 0, 'rejected', NULL, 'a')"
         ),
         format!(
-            "INSERT INTO outbox_claims VALUES ({id}, {lane}, 'a', {key_hash}, '2026-01-01', '2026-01-01', '[]', '', 1, 9)"
+            "INSERT INTO outbox_claims VALUES ({id}, {lane}, 'a', {key_hash}, '2026-01-01', '2026-01-01', '[]', '', 1, \
+             9)"
         ),
         "UPDATE outbox_claims SET kind = 2".to_owned(),
     ];
@@ -181,7 +183,8 @@ async fn all_changes_of_a_message_are_shown(flavor: Flavor) -> Result<()> {
     }
     let row = |takeovers| {
         format!(
-            "{lane} pending Pending {{ id: {id}, key_hash: {key_hash}, bytes: {bytes}, attempts: 32768, takeovers: {takeovers} }} None"
+            "{lane} pending Pending {{ id: {id}, key_hash: {key_hash}, bytes: {bytes}, attempts: 32768, takeovers: \
+             {takeovers} }} None"
         )
     };
     let [removed, claimed, ended] = [format!("{lane} Removed({id})"), "Claimed".to_owned(), "ClaimEnded".to_owned()];
@@ -212,7 +215,11 @@ async fn contents_are_those_of_the_tables(flavor: Flavor) -> Result<()> {
     let mut tx = connection.begin().await?;
     Outbox::new().enqueue_all(&mut tx, [full, Message::tombstone("orders").key("k")]).await?;
     // The log leaves out the zeros at its end.
-    tx.execute("INSERT INTO outbox_messages (message_id, topic, payload) VALUES (x'01020304050607080910111213140000', 'orders', '')").await?;
+    tx.execute(
+        "INSERT INTO outbox_messages (message_id, topic, payload) \
+                VALUES (x'01020304050607080910111213140000', 'orders', '')",
+    )
+    .await?;
     tx.execute("INSERT INTO outbox_pending (id) VALUES (LAST_INSERT_ID())").await?;
     Outbox::new().enqueue(&mut tx, later).await?;
     tx.commit().await?;
@@ -445,7 +452,8 @@ async fn a_stream_outlives_what_is_not_about_the_outbox(flavor: Flavor) -> Resul
 async fn rows_without_all_columns_end_the_stream(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
     let mut log = open(&database).await?;
-    let text = "INSERT INTO outbox_pending (id) VALUES (7); SET SESSION binlog_row_image = 'MINIMAL'; DELETE FROM outbox_pending";
+    let text = "INSERT INTO outbox_pending (id) VALUES (7); SET SESSION binlog_row_image = 'MINIMAL'; DELETE \
+                FROM outbox_pending";
     database.execute(text).await?;
     assert_eq!(pending(&mut log, 1).await?, [7]);
     ensure!(why(&mut log).await?.contains("binlog_row_image"));

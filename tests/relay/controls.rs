@@ -94,7 +94,8 @@ async fn a_paused_sink_or_destination_keeps_its_messages_in_order(flavor: Flavor
             let paused = |metrics: &Metrics| metrics.sum("outbox_relay_paused") > 0.5;
             relay.wait_for_metrics(PATIENCE, "the pause", paused).await?;
             stage.commit(&[next(), next()]).await?;
-            let waits = "SELECT COUNT(*) = 1 FROM outbox_delayed WHERE reason = 'paused' AND error = 'paused by alice: a repair' \
+            let waits = "SELECT COUNT(*) = 1 FROM outbox_delayed WHERE reason = 'paused' \
+                         AND error = 'paused by alice: a repair' \
                          AND attempts = 0";
             stage.database.wait_for(PATIENCE, waits).await?;
             operator.done("resume", &[&what[..], &["--because", "it is repaired"]].concat()).await?;
@@ -193,7 +194,8 @@ async fn a_paused_relay_finishes_and_claims_no_more(flavor: Flavor) -> Result<()
     let text = String::from_utf8_lossy(&refused.stderr).into_owned();
     ensure!(refused.status.code() == Some(1) && text.contains(&format!("there is {instance}")), "{text}");
     let pause = format!(
-        "INSERT INTO outbox_controls (kind, name, paused_at, actor, reason) VALUES ('instance', '{second}', UTC_TIMESTAMP(6), 'a', 'x')"
+        "INSERT INTO outbox_controls (kind, name, paused_at, actor, reason) \
+         VALUES ('instance', '{second}', UTC_TIMESTAMP(6), 'a', 'x')"
     );
     stage.database.execute(&pause).await?;
     stage.database.execute(&age("1 DAY")).await?;

@@ -121,7 +121,8 @@ async fn the_latency_of_a_scheduled_message_counts_from_its_time() -> Result<()>
     load::commit(&stage.database, &stage.ledger, &[stage.draft(1)], hour).await?;
     load::commit(&stage.database, &stage.ledger, &[stage.draft(2)], |message| message).await?;
     // One message was due an hour after its enqueue, just now; the other one an hour ago.
-    let an_hour_ago = "UPDATE outbox_messages SET created_at = created_at - INTERVAL 1 HOUR, due_at = due_at - INTERVAL 1 HOUR; \
+    let an_hour_ago = "UPDATE outbox_messages SET created_at = created_at - INTERVAL 1 HOUR, \
+                       due_at = due_at - INTERVAL 1 HOUR; \
                        UPDATE outbox_delayed SET due_at = due_at - INTERVAL 1 HOUR";
     stage.database.execute(an_hour_ago).await?;
     let relay = stage.relay()?;

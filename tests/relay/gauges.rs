@@ -99,7 +99,8 @@ async fn a_lane_that_stands_still_and_the_cause_of_a_lag_are_shown(flavor: Flavo
 
 async fn a_claim_that_nobody_can_take_over_is_shown(flavor: Flavor) -> Result<()> {
     let stage = Stage::new(flavor, Broker::Kafka).await?;
-    let claim = "INSERT INTO outbox_claims (lane, owner, lease_token, lease_until, claimed_at, message_ids, key_hashes) \
+    let claim = "INSERT INTO outbox_claims (lane, owner, lease_token, lease_until, claimed_at, message_ids, \
+                 key_hashes) \
         VALUES (0, 'dead', 7, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), '[]', '')";
     stage.database.execute(claim).await?;
     let mut locker = stage.database.plain().await?;

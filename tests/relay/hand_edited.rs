@@ -103,7 +103,8 @@ async fn a_claim_without_owner_stops_nobody() -> Result<()> {
 
 #[tokio::test]
 async fn a_message_that_is_pending_and_delayed_is_sent_and_stops_nobody() -> Result<()> {
-    let edit = "INSERT INTO outbox_delayed (lane, id, due_at, reason) SELECT lane, id, '1999-01-01', 'retry' FROM outbox_pending";
+    let edit = "INSERT INTO outbox_delayed (lane, id, due_at, reason) SELECT lane, id, '1999-01-01', 'retry' \
+                FROM outbox_pending";
     let mut edited = Edited::new(edit).await?;
     edited.others_flow().await?;
     edited.database.wait_for(PATIENCE, "SELECT COUNT(*) = 0 FROM outbox_delayed").await

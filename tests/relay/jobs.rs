@@ -41,8 +41,10 @@ on_both_databases!(
 const OPEN: &str = "SELECT COUNT(*) = 0 FROM outbox_jobs WHERE ended_at IS NULL";
 
 /// Gives all pending messages up, with reason `unroutable`. Those with a key hold it.
-const BURY: &str = "INSERT INTO outbox_dead (lane, id, key_hash, bytes, attempts, died_at, holds_key, reason, error, owner) \
-    SELECT lane, id, key_hash, bytes, 1, UTC_TIMESTAMP(6), key_hash <> 0, 'unroutable', 'no queue', 'test' FROM outbox_pending; \
+const BURY: &str = "INSERT INTO outbox_dead (lane, id, key_hash, bytes, attempts, died_at, holds_key, reason, error, \
+                    owner) \
+    SELECT lane, id, key_hash, bytes, 1, UTC_TIMESTAMP(6), key_hash <> 0, 'unroutable', 'no queue', 'test' \
+    FROM outbox_pending; \
     DELETE FROM outbox_pending";
 
 /// Shows a plan, and orders it if it has this number of messages.
@@ -178,7 +180,8 @@ async fn waiting_messages_go_before_their_time_and_in_order(flavor: Flavor) -> R
     let drafts = [stage.draft(1).key("k", 1), stage.draft(2).key("k", 2), stage.draft(3)];
     stage.commit(&drafts[..1]).await?;
     let park = "INSERT INTO outbox_delayed (lane, id, key_hash, bytes, attempts, due_at, holds_key, reason, error) \
-        SELECT lane, id, key_hash, bytes, 1, UTC_TIMESTAMP(6) + INTERVAL 1 HOUR, 1, 'parked', 'down' FROM outbox_pending; \
+        SELECT lane, id, key_hash, bytes, 1, UTC_TIMESTAMP(6) + INTERVAL 1 HOUR, 1, 'parked', 'down' \
+        FROM outbox_pending; \
         DELETE FROM outbox_pending";
     stage.database.execute(park).await?;
     let _relay = stage.relay()?;
@@ -249,7 +252,8 @@ async fn a_job_whose_message_is_locked_lets_others_go_on(flavor: Flavor) -> Resu
     stage.database.execute(BURY).await?;
     let mut console = stage.database.plain().await?;
     let mut lock = console.begin().await?;
-    let first = "SELECT d.id FROM outbox_messages m STRAIGHT_JOIN outbox_dead d ON d.lane = 0 AND d.id = m.id WHERE m.message_id = ? FOR UPDATE";
+    let first = "SELECT d.id FROM outbox_messages m STRAIGHT_JOIN outbox_dead d ON d.lane = 0 AND d.id = m.id \
+                 WHERE m.message_id = ? FOR UPDATE";
     sqlx::query(first).bind(drafts[0].id.as_bytes().as_slice()).fetch_one(&mut *lock).await?;
     for draft in &drafts {
         order(&operator, &format!("dead retry {}", draft.id), 1).await?;
@@ -376,7 +380,8 @@ async fn a_batch_leaves_out_a_message_that_has_died_again_since_it_was_found(fla
     {
         let order = NewJob { action, filter: "{}", per_second: 100, messages: 1 };
         jobs::order(&mut db, &order, &actor).await?;
-        let late = "UPDATE outbox_jobs SET next_at = created_at; UPDATE outbox_dead SET died_at = UTC_TIMESTAMP(6), holds_key = 1";
+        let late = "UPDATE outbox_jobs SET next_at = created_at; UPDATE outbox_dead \
+                    SET died_at = UTC_TIMESTAMP(6), holds_key = 1";
         stage.database.execute(late).await?;
         let due = jobs::due(&mut db).await?;
         let job = due.first().context("no job is due")?;

@@ -12,8 +12,10 @@ use crate::stage::Stage;
 on_both_databases!(the_first_message_of_a_key_is_the_one_that_holds_it, a_key_without_unsent_messages_has_no_first);
 
 /// Of the first six messages three are dead and released, one is scheduled, one parked, and one behind it.
-const STATES: &str = "INSERT INTO outbox_dead (lane, id, key_hash, bytes, attempts, died_at, holds_key, reason, error, owner) \
-    SELECT lane, id, key_hash, bytes, 1, UTC_TIMESTAMP(6), 0, 'too_large', '', 'test' FROM outbox_pending WHERE id <= 3; \
+const STATES: &str = "INSERT INTO outbox_dead (lane, id, key_hash, bytes, attempts, died_at, holds_key, reason, error, \
+                      owner) \
+    SELECT lane, id, key_hash, bytes, 1, UTC_TIMESTAMP(6), 0, 'too_large', '', 'test' FROM outbox_pending \
+    WHERE id <= 3; \
     INSERT INTO outbox_delayed (lane, id, key_hash, bytes, attempts, due_at, holds_key, reason, error) \
     SELECT lane, id, key_hash, bytes, 1, IF(id = 6, '9999-12-31', UTC_TIMESTAMP(6) + INTERVAL 1 HOUR), id > 4, \
     ELT(id - 3, 'scheduled', 'parked', 'behind'), NULL FROM outbox_pending WHERE id BETWEEN 4 AND 6; \

@@ -190,7 +190,8 @@ async fn a_message_that_somebody_has_locked_holds_up_no_other_settlement(flavor:
     relay.wait_for_metrics(PATIENCE, "the locked message to be sent", is_sent).await?;
     stage.commit(&[stage.draft(2)]).await?;
     stage.database.wait_for(PATIENCE, "SELECT COUNT(*) = 1 FROM outbox_sent_messages").await?;
-    let beat = "SELECT COUNT(*) FROM outbox_instances WHERE in_flight = 1 AND seen_at > (SELECT MAX(sent_at) FROM outbox_sent)";
+    let beat = "SELECT COUNT(*) FROM outbox_instances WHERE in_flight = 1 AND seen_at > (SELECT MAX(sent_at) \
+                FROM outbox_sent)";
     stage.database.wait_for(PATIENCE, beat).await?;
     lock.rollback().await?;
     stage.drain_and_judge(&Expectations::new().at_least(2)).await

@@ -55,8 +55,10 @@ async fn messages_are_found_by_topic_key_kind_state_and_time(flavor: Flavor) -> 
     stage.database.wait_until_drained(PATIENCE).await?;
     relay.stop(PATIENCE).await?;
     commit(&stage, &dead, |message| message).await?;
-    let bury = "INSERT INTO outbox_dead (lane, id, key_hash, bytes, attempts, died_at, holds_key, reason, error, owner) \
-        SELECT lane, id, key_hash, bytes, 1, UTC_TIMESTAMP(6), 0, 'too_large', 'too\nlarge', 'test' FROM outbox_pending; \
+    let bury = "INSERT INTO outbox_dead (lane, id, key_hash, bytes, attempts, died_at, holds_key, reason, error, \
+                owner) \
+        SELECT lane, id, key_hash, bytes, 1, UTC_TIMESTAMP(6), 0, 'too_large', 'too\nlarge', 'test' \
+        FROM outbox_pending; \
         DELETE FROM outbox_pending; UPDATE outbox_messages SET created_at = created_at - INTERVAL 2 HOUR";
     stage.database.execute(bury).await?;
     commit(&stage, &other, |message| message.event_type("größer").lane(7)).await?;
@@ -97,8 +99,10 @@ async fn a_dead_and_a_claimed_one(stage: &Stage, viewer: &Client, other: &Draft)
     ensure!(row["reason"] == "too_large" && row["lane"] == 0 && row["attempts"] == 1, "{row:#}");
     let table = viewer.done("messages list --state dead", &[]).await?;
     ensure!(table.lines().count() == 2 && table.contains("too\\u{a}large"), "{table}");
-    let claim = "INSERT INTO outbox_claims (lane, owner, lease_token, lease_until, claimed_at, message_ids, key_hashes) \
-        SELECT 7, 'relay-x', 1, UTC_TIMESTAMP(6) + INTERVAL 1 MINUTE, UTC_TIMESTAMP(6), CONCAT('[', id, ']'), '' FROM outbox_pending WHERE lane = 7";
+    let claim = "INSERT INTO outbox_claims (lane, owner, lease_token, lease_until, claimed_at, message_ids, \
+                 key_hashes) \
+        SELECT 7, 'relay-x', 1, UTC_TIMESTAMP(6) + INTERVAL 1 MINUTE, UTC_TIMESTAMP(6), CONCAT('[', id, ']'), '' \
+        FROM outbox_pending WHERE lane = 7";
     stage.database.execute(claim).await?;
     let page = viewer.json("messages list --state claimed", &[]).await?;
     ensure!(ids(&page) == [other.id.to_string()] && page["rows"][0]["reason"] == "relay-x", "{page:#}");

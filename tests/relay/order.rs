@@ -203,10 +203,12 @@ async fn rows_that_keep_coming_for_a_key_that_waits_hold_up_no_other() -> Result
     let waiting = [draft("waits")];
     stage.commit(&waiting).await?;
     let one_more = "INSERT INTO outbox_pending (lane, id, key_hash, bytes) \
-                    SELECT lane, id + 1000000 + UUID_SHORT() % 1000000, key_hash, bytes FROM outbox_delayed WHERE reason = 'rejected'";
+                    SELECT lane, id + 1000000 + UUID_SHORT() % 1000000, key_hash, bytes FROM outbox_delayed \
+                    WHERE reason = 'rejected'";
     for sql in [
         "INSERT INTO outbox_delayed (lane, id, key_hash, bytes, attempts, due_at, holds_key, reason) \
-         SELECT lane, id, key_hash, bytes, attempts, UTC_TIMESTAMP(6) + INTERVAL 1 HOUR, 1, 'rejected' FROM outbox_pending",
+         SELECT lane, id, key_hash, bytes, attempts, UTC_TIMESTAMP(6) + INTERVAL 1 HOUR, 1, 'rejected' \
+         FROM outbox_pending",
         "DELETE FROM outbox_pending",
         one_more,
         &format!("CREATE TRIGGER one_more AFTER UPDATE ON outbox_head FOR EACH ROW {one_more}"),

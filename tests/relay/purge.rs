@@ -21,12 +21,16 @@ const VIEWER: &str = include_str!("../../deploy/grants/viewer.sql");
 /// Six old messages: four are sent, and one of these twice; one more is sent and pending again, one dead. A young one
 /// of each kind. Old and young rows of the inbox, heartbeats, pauses, jobs and the audit. A message of the first job is
 /// still there. The first receipts are unreadable or from the future.
-const ROWS: &str = "INSERT INTO outbox_sent (claim_id, lease_token, lane, owner, claimed_at, sent_at, message_ids, receipts) \
+const ROWS: &str = "INSERT INTO outbox_sent (claim_id, lease_token, lane, owner, claimed_at, sent_at, message_ids, \
+                    receipts) \
     WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < 120) \
-    SELECT 1000 + i, 1, 3, 'x', '2020-01-02', IF(i > 60, '2999-01-01', '2020-01-02'), IF(i > 60, '[1]', '[-1]'), '[]' FROM n; \
+    SELECT 1000 + i, 1, 3, 'x', '2020-01-02', IF(i > 60, '2999-01-01', '2020-01-02'), IF(i > 60, '[1]', '[-1]'), '[]' \
+    FROM n; \
     INSERT INTO outbox_jobs (job_id, action, filter, per_second, created_at, next_at, ended_at) VALUES \
-    (1, 'replay', '{}', 1, '2020-01-01', '2020-01-01', '2020-01-02'), (2, 'retry', '{}', 1, '2020-01-01', '2020-01-01', '2020-01-02'), \
-    (3, 'retry', '{}', 1, '2020-01-01', '2020-01-01', UTC_TIMESTAMP(6)), (4, 'retry', '{}', 1, '2020-01-01', '2999-01-01', NULL); \
+    (1, 'replay', '{}', 1, '2020-01-01', '2020-01-01', '2020-01-02'), (2, 'retry', '{}', 1, '2020-01-01', \
+    '2020-01-01', '2020-01-02'), \
+    (3, 'retry', '{}', 1, '2020-01-01', '2020-01-01', UTC_TIMESTAMP(6)), (4, 'retry', '{}', 1, '2020-01-01', \
+    '2999-01-01', NULL); \
     INSERT INTO outbox_replays (id, job_id) VALUES (7, 1); \
     INSERT INTO outbox_audit (at, actor, account, via, action, target, reason) VALUES \
     ('2999-01-01', 'a', 'a', 'cli', 'pause', '', ''), ('2020-01-02', 'a', 'a', 'cli', 'pause', '', ''), \
@@ -36,20 +40,26 @@ const ROWS: &str = "INSERT INTO outbox_sent (claim_id, lease_token, lane, owner,
     (4, X'04', 'a', '', '2020-01-01'), (5, X'05', 'a', '', '2020-01-01'), (6, X'06', 'a', '', '2020-01-01'), \
     (7, X'07', 'a', '', '2020-01-01'), (8, X'08', 'a', '', '2020-01-01'); \
     INSERT INTO outbox_sent (claim_id, lease_token, lane, owner, claimed_at, sent_at, message_ids, receipts) VALUES \
-    (1, 1, 3, 'x', '2020-01-02', '2020-01-02', '[1,2]', '[]'), (2, 1, 3, 'x', '2020-01-02', '2020-01-03', '[2,3,4,5]', '[]'), \
-    (3, 1, 3, 'x', UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), '[7]', '[]'), (4, 1, 3, 'x', '2020-01-02', '2020-01-02', 'x', '[]'); \
+    (1, 1, 3, 'x', '2020-01-02', '2020-01-02', '[1,2]', '[]'), (2, 1, 3, 'x', '2020-01-02', '2020-01-03', '[2,3,4,5]', \
+    '[]'), \
+    (3, 1, 3, 'x', UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), '[7]', '[]'), (4, 1, 3, 'x', '2020-01-02', '2020-01-02', 'x', \
+    '[]'); \
     INSERT INTO outbox_pending (lane, id) VALUES (3, 5); \
     INSERT INTO outbox_dead (lane, id, key_hash, bytes, attempts, died_at, reason, owner) VALUES \
     (3, 6, 0, 0, 1, '2020-01-05', 'x', 'x'), (3, 8, 0, 0, 1, UTC_TIMESTAMP(6), 'x', 'x'); \
-    INSERT INTO inbox_processed (consumer, message_id, processed_at) VALUES ('a', X'01', '2020-01-06'), ('a', X'02', UTC_TIMESTAMP(6)); \
+    INSERT INTO inbox_processed (consumer, message_id, processed_at) \
+    VALUES ('a', X'01', '2020-01-06'), ('a', X'02', UTC_TIMESTAMP(6)); \
     INSERT INTO outbox_instances (instance, role, version, lanes, sinks, in_flight, started_at, seen_at) VALUES \
-    ('old', 'relay', '1', '[]', '{}', 0, '2020-01-01', '2020-01-01'), ('young', 'relay', '1', '[]', '{}', 0, '2020-01-01', UTC_TIMESTAMP(6)); \
-    INSERT INTO outbox_controls (kind, name, paused_at, ends_at, actor, reason) VALUES ('instance', 'old', '2020-01-01', NULL, 'a', 'x'), \
+    ('old', 'relay', '1', '[]', '{}', 0, '2020-01-01', '2020-01-01'), ('young', 'relay', '1', '[]', '{}', 0, \
+    '2020-01-01', UTC_TIMESTAMP(6)); \
+    INSERT INTO outbox_controls (kind, name, paused_at, ends_at, actor, reason) \
+    VALUES ('instance', 'old', '2020-01-01', NULL, 'a', 'x'), \
     ('lane', '3', '2020-01-01', NULL, 'a', 'x'), ('lane', '4', '2020-01-01', '2020-01-02', 'a', 'x')";
 
 /// The rows that are left in the tables of all kinds.
 const LEFT: &str = "SELECT CONCAT_WS(' ', (SELECT COUNT(*) FROM outbox_messages), (SELECT COUNT(*) FROM outbox_dead), \
-    (SELECT COUNT(*) FROM inbox_processed), (SELECT COUNT(*) FROM outbox_instances WHERE instance IN ('old', 'young')), \
+    (SELECT COUNT(*) FROM inbox_processed), (SELECT COUNT(*) FROM outbox_instances \
+    WHERE instance IN ('old', 'young')), \
     (SELECT COUNT(*) FROM outbox_controls), (SELECT COUNT(*) FROM outbox_jobs), (SELECT COUNT(*) FROM outbox_audit))";
 
 /// The number of rows of each kind.
@@ -96,7 +106,8 @@ async fn what_a_dry_run_counts_is_what_the_purge_then_deletes(flavor: Flavor) ->
 
 async fn the_purge_leaves_a_dead_message_that_holds_its_key_to_an_operator(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
-    let rows = "INSERT INTO outbox_dead (lane, id, key_hash, bytes, attempts, died_at, holds_key, reason, owner) VALUES \
+    let rows = "INSERT INTO outbox_dead (lane, id, key_hash, bytes, attempts, died_at, holds_key, reason, owner) \
+                VALUES \
         (0, 1, 7, 0, 1, '2020-01-05', 1, 'x', 'x'), (0, 2, 7, 0, 1, '2020-01-05', 0, 'x', 'x')";
     database.execute(rows).await?;
     let mut db = database.connect().await?;

@@ -57,7 +57,8 @@ async fn messages_of_other_keys_go_while_those_of_a_busy_key_still_move() -> Res
         let last = "id > (SELECT MAX(id) - 20 FROM outbox_messages)";
         let relay = stage.relay()?;
         let pending = format!(
-            "SELECT IF(COUNT(*) = 20, (SELECT COUNT(*) + 1 FROM outbox_pending), 0) FROM outbox_sent_messages WHERE {last}"
+            "SELECT IF(COUNT(*) = 20, (SELECT COUNT(*) + 1 FROM outbox_pending), 0) FROM outbox_sent_messages \
+             WHERE {last}"
         );
         let pending = until(PATIENCE, "the other keys", || async {
             let pending = stage.database.number(&pending).await?;
@@ -106,8 +107,10 @@ async fn held_keys_wait_among_many_others() -> Result<()> {
         stage.database.wait_for(PATIENCE, "SELECT COUNT(*) = 0 FROM outbox_pending").await?;
         let behind = stage.database.number("SELECT COUNT(*) FROM outbox_delayed WHERE reason = 'behind'").await?;
         ensure!(behind == held, "{behind} and not {held} messages wait behind held ones");
-        let back = "INSERT INTO outbox_pending (lane, id, key_hash, bytes) SELECT lane, id, key_hash, bytes FROM outbox_dead; \
-                    DELETE FROM outbox_dead; UPDATE outbox_delayed SET due_at = UTC_TIMESTAMP(6) WHERE reason = 'unroutable'; \
+        let back = "INSERT INTO outbox_pending (lane, id, key_hash, bytes) SELECT lane, id, key_hash, bytes \
+                    FROM outbox_dead; \
+                    DELETE FROM outbox_dead; UPDATE outbox_delayed SET due_at = UTC_TIMESTAMP(6) \
+                    WHERE reason = 'unroutable'; \
                     UPDATE outbox_head SET version = version + 1, low = 0";
         stage.database.execute(back).await?;
         stage.drain_and_judge(&Expectations::new().at_least(200)).await?;
@@ -119,10 +122,12 @@ async fn held_keys_wait_among_many_others() -> Result<()> {
 fn hold(table: &str, remainder: u64, held: i64) -> String {
     let columns = match table {
         "dead" => {
-            "attempts, died_at, holds_key, reason, owner) SELECT lane, id, key_hash, bytes, 1, UTC_TIMESTAMP(6), 1, 'rejected', 'test'"
+            "attempts, died_at, holds_key, reason, owner) \
+             SELECT lane, id, key_hash, bytes, 1, UTC_TIMESTAMP(6), 1, 'rejected', 'test'"
         }
         _ => {
-            "due_at, holds_key, reason) SELECT lane, id, key_hash, bytes, UTC_TIMESTAMP(6) + INTERVAL 1 HOUR, 1, 'unroutable'"
+            "due_at, holds_key, reason) SELECT lane, id, key_hash, bytes, UTC_TIMESTAMP(6) + INTERVAL 1 HOUR, 1, \
+             'unroutable'"
         }
     };
     let chosen = format!("id <= {held} AND id % 2 = {remainder}");

@@ -21,7 +21,8 @@ on_both_databases!(
 const GRANTS: &str = include_str!("../../deploy/grants/recovery.sql");
 /// Everything that a recovery changes, and the number of its notes.
 const STATE: &str = "SELECT CAST((SELECT COALESCE(SUM(last_sequence), 0) FROM outbox_key_sequence) + \
-                     (SELECT COALESCE(SUM(fence), 0) FROM outbox_leases) + (SELECT COUNT(*) FROM outbox_epochs) AS SIGNED)";
+                     (SELECT COALESCE(SUM(fence), 0) FROM outbox_leases) + (SELECT COUNT(*) \
+                     FROM outbox_epochs) AS SIGNED)";
 
 /// Returns whether it succeeds, and what it prints to both outputs.
 fn recover(url: &str, arguments: &[&str]) -> Result<(bool, String, String)> {

@@ -102,8 +102,10 @@ async fn replays_go_one_after_the_other_and_take_a_message_once(flavor: Flavor) 
     stage.database.wait_until_drained(PATIENCE).await?;
     relay.stop(PATIENCE).await?;
     // As if each message had been sent twice.
-    let twice = "INSERT INTO outbox_sent (claim_id, lease_token, lane, owner, claimed_at, sent_at, message_ids, receipts) \
-                 SELECT claim_id + 1000, lease_token, lane, owner, claimed_at, sent_at, message_ids, receipts FROM outbox_sent";
+    let twice = "INSERT INTO outbox_sent (claim_id, lease_token, lane, owner, claimed_at, sent_at, message_ids, \
+                 receipts) \
+                 SELECT claim_id + 1000, lease_token, lane, owner, claimed_at, sent_at, message_ids, receipts \
+                 FROM outbox_sent";
     stage.database.execute(twice).await?;
     let jobs = [order(&stage, "replay --all --rate 3", &[]).await?, order(&stage, "replay --all", &[]).await?];
     // Between its batches the first one is due later than all that wait for it.

@@ -40,7 +40,8 @@ async fn tables_that_can_be_mended_are_waited_for_and_what_is_wrong_is_told(flav
     let owner = "ALTER TABLE outbox_leases MODIFY owner VARCHAR(100) CHARACTER SET";
     let wrong = format!(
         "{owner} utf8mb4 COLLATE utf8mb4_general_ci NOT NULL; ALTER TABLE outbox_leases ENGINE = MyISAM; \
-         UPDATE outbox_migrations SET version = -1 WHERE version = {SCHEMA_VERSION}; RENAME TABLE outbox_migrations TO hidden"
+         UPDATE outbox_migrations SET version = -1 \
+         WHERE version = {SCHEMA_VERSION}; RENAME TABLE outbox_migrations TO hidden"
     );
     database.execute(&wrong).await?;
     let relay = started(&database)?;
@@ -61,8 +62,8 @@ async fn tables_that_can_be_mended_are_waited_for_and_what_is_wrong_is_told(flav
             "ALTER TABLE outbox_leases ENGINE = InnoDB",
         ),
         (
-            "the column outbox_leases.owner has the collation utf8mb4_general_ci, which takes different texts for the same: \
-             give it the one that `relay migrate sql` prints",
+            "the column outbox_leases.owner has the collation utf8mb4_general_ci, which takes different texts for the \
+             same: give it the one that `relay migrate sql` prints",
             binary.as_str(),
         ),
     ] {
@@ -78,7 +79,8 @@ async fn a_counter_that_would_give_ids_again_is_waited_for_and_its_remedy_told(f
     let relay = started(&database)?;
     let remedy = "ALTER TABLE outbox_messages AUTO_INCREMENT = 78";
     let problem = format!(
-        "the next message would get the id 1, and the tables name message 77: stop the services, run `{remedy}`, and start them again"
+        "the next message would get the id 1, and the tables name message 77: stop the services, run `{remedy}`, and \
+         start them again"
     );
     readiness(&relay, 503, &format!("database: {problem}\n")).await?;
     database.execute(remedy).await?;
@@ -88,15 +90,15 @@ async fn a_counter_that_would_give_ids_again_is_waited_for_and_its_remedy_told(f
 async fn a_relay_ends_where_the_tables_do_not_serve_its_release(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
     let newer = format!(
-        "the outbox tables serve programs that know version 99 or a later one, this program knows {SCHEMA_VERSION}: install a newer \
-         release"
+        "the outbox tables serve programs that know version 99 or a later one, this program knows {SCHEMA_VERSION}: \
+         install a newer release"
     );
     for (edit, problem) in [
         ("UPDATE outbox_schema SET smallest_writer = 99", newer.as_str()),
         (
             "UPDATE outbox_migrations SET checksum = 'other' WHERE version = 3",
-            "migration 3 was applied with another text than this release has: these tables were made by another build, see \
-             `relay migrate baseline`",
+            "migration 3 was applied with another text than this release has: these tables were made by another build, \
+             see `relay migrate baseline`",
         ),
     ] {
         database.execute(edit).await?;

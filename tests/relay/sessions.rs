@@ -16,7 +16,8 @@ on_both_databases!(a_hostile_server_changes_no_order_and_no_answer);
 
 /// The key `k` waits behind its dead message; the looks have many more rows than `sql_select_limit`, which is 0.
 async fn a_hostile_server_changes_no_order_and_no_answer(flavor: Flavor) -> Result<()> {
-    const BURY: &str = "INSERT INTO outbox_dead (lane, id, key_hash, bytes, attempts, died_at, holds_key, reason, owner) \
+    const BURY: &str = "INSERT INTO outbox_dead (lane, id, key_hash, bytes, attempts, died_at, holds_key, reason, \
+                        owner) \
         SELECT lane, id, key_hash, bytes, 1, UTC_TIMESTAMP(6), 1, 'rejected', 'test' FROM outbox_pending; \
         DELETE FROM outbox_pending";
     let server = MySqlOptions::new(flavor).buffer_pool_mib(128).hostile().start().await?;
@@ -32,7 +33,8 @@ async fn a_hostile_server_changes_no_order_and_no_answer(flavor: Flavor) -> Resu
     let drafts: Vec<Draft> = (0..10).map(other).chain([held.clone()]).chain((10..50).map(other)).collect();
     stage.commit(&drafts).await?;
     let relay = stage.relay()?;
-    let settled = "SELECT (SELECT COUNT(*) FROM outbox_sent_messages) = 50 AND (SELECT COUNT(*) FROM outbox_claims) = 0 \
+    let settled = "SELECT (SELECT COUNT(*) FROM outbox_sent_messages) = 50 AND (SELECT COUNT(*) \
+                   FROM outbox_claims) = 0 \
                    AND (SELECT COUNT(*) FROM outbox_delayed WHERE reason = 'behind') = 1";
     stage.database.wait_for(PATIENCE, settled).await?;
     stage.report().await?.assert_ok(&Expectations::new().at_least(52).dead([dead.id]).waiting([held.id]))?;

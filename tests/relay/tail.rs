@@ -262,7 +262,8 @@ async fn late_settlement(after_end: bool) -> Result<()> {
     server.resume_queue(&silent).await?;
     stage.database.wait_until_drained(PATIENCE).await?;
     let receipts = "SELECT m.id, MAX(s.claim_id) claim_id \
-        FROM outbox_sent s, JSON_TABLE(s.message_ids, '$[*]' COLUMNS (id BIGINT UNSIGNED PATH '$')) l, outbox_messages m \
+        FROM outbox_sent s, JSON_TABLE(s.message_ids, '$[*]' COLUMNS (id BIGINT UNSIGNED PATH '$')) l, \
+        outbox_messages m \
         WHERE m.id = l.id AND m.message_key = 'k' GROUP BY m.id";
     let early =
         format!("SELECT COUNT(*) FROM ({receipts}) a JOIN ({receipts}) b ON a.id < b.id AND a.claim_id > b.claim_id");

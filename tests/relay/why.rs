@@ -125,7 +125,8 @@ async fn each_lane_has_its_verdict(flavor: Flavor) -> Result<()> {
     load::commit(&stage.database, &stage.ledger, &[scheduled], |message| message.delay(Duration::from_hours(1)))
         .await?;
     stage.commit(std::slice::from_ref(&elsewhere)).await?;
-    let pause = "INSERT INTO outbox_controls (kind, name, paused_at, actor, reason) VALUES ('lane', '1', UTC_TIMESTAMP(6), 'alice', 'x')";
+    let pause = "INSERT INTO outbox_controls (kind, name, paused_at, actor, reason) \
+                 VALUES ('lane', '1', UTC_TIMESTAMP(6), 'alice', 'x')";
     stage.database.execute(pause).await?;
     stage.database.execute("UPDATE outbox_messages SET created_at = created_at - INTERVAL 1 HOUR").await?;
     let _relay = stage.relay()?;
@@ -157,8 +158,10 @@ async fn nothing_hidden_is_shown(flavor: Flavor) -> Result<()> {
     let message = Draft::new(stage.topic.name(), "S3CRET").unordered_key("S3CRET").header("S3CRET", "S3CRET");
     let message = message.header("traceparent", "00-S3CRET1916cd43dd8448eb211c80319c-b7ad6b7169203331-01");
     stage.commit(std::slice::from_ref(&message)).await?;
-    let bury = "INSERT INTO outbox_dead (lane, id, key_hash, bytes, attempts, died_at, holds_key, reason, error, owner) \
-                SELECT lane, id, key_hash, bytes, 1, UTC_TIMESTAMP(6), 1, 'rejected', 'no\\n2026 forged', 'test' FROM outbox_pending";
+    let bury = "INSERT INTO outbox_dead (lane, id, key_hash, bytes, attempts, died_at, holds_key, reason, error, \
+                owner) \
+                SELECT lane, id, key_hash, bytes, 1, UTC_TIMESTAMP(6), 1, 'rejected', 'no\\n2026 forged', 'test' \
+                FROM outbox_pending";
     stage.database.execute(bury).await?;
     stage.database.execute("DELETE FROM outbox_pending").await?;
     let table = viewer.0.done("why", &[&message.id.to_string()]).await?;
@@ -180,7 +183,8 @@ async fn dead_messages_are_listed_by_pages_and_counted(flavor: Flavor) -> Result
     let first = stage.database.number("SELECT MIN(CAST(id AS SIGNED)) FROM outbox_pending").await?;
     let bury = format!(
         "INSERT INTO outbox_dead (lane, id, key_hash, bytes, attempts, died_at, holds_key, reason, error, owner) \
-         SELECT (id - {first}) DIV 2000, id, 0, 1, 3, UTC_TIMESTAMP(6), id = {first}, IF(MOD(id - {first}, 5) = 0, 'too_large', 'refused'), \
+         SELECT (id - {first}) DIV 2000, id, 0, 1, 3, UTC_TIMESTAMP(6), id = {first}, IF(MOD(id - {first}, 5) = 0, \
+         'too_large', 'refused'), \
          'no\\nroom', 'test' FROM outbox_pending; DELETE FROM outbox_pending"
     );
     stage.database.execute(&bury).await?;

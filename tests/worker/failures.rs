@@ -109,7 +109,8 @@ async fn a_slow_handler_is_not_ended_by_the_servers_limit_for_idle_transactions(
     let worker = start(stage.worker().deadline(PATIENCE), &does)?;
     does.wait_for_waiting(1).await?;
     // The server makes the list of transactions anew if nobody has read it for a tenth of a second.
-    let idle = "SELECT COUNT(*) + SLEEP(0.15) > 0 OR (SELECT COUNT(*) = 0 FROM outbox_claims) FROM information_schema.processlist \
+    let idle = "SELECT COUNT(*) + SLEEP(0.15) > 0 OR (SELECT COUNT(*) = 0 FROM outbox_claims) \
+                FROM information_schema.processlist \
                 WHERE user = 'outbox_worker' AND command = 'Sleep' AND time_ms > 2500 AND \
                 id IN (SELECT trx_mysql_thread_id FROM information_schema.innodb_trx)";
     stage.database.wait_for(PATIENCE, idle).await?;

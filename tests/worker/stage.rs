@@ -186,10 +186,11 @@ impl Does {
 }
 
 /// Changes of the session that a handler may leave behind.
-const LEFT: &str = "USE information_schema; SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE, READ ONLY; \
-    SET NAMES latin1, timestamp = 1, SESSION sql_mode = '', SESSION sql_safe_updates = 1, SESSION time_zone = '+05:00', \
-    SESSION sql_select_limit = 1, SESSION completion_type = 2, SESSION max_join_size = 1 \
-    /*!80013 , SESSION max_execution_time = 1, SESSION use_secondary_engine = FORCED */ /*M! , SESSION max_statement_time = 0.001 */";
+const LEFT: &str = "USE information_schema; SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE, READ ONLY; SET NAMES \
+                    latin1, timestamp = 1, SESSION sql_mode = '', SESSION sql_safe_updates = 1, SESSION time_zone = \
+                    '+05:00', SESSION sql_select_limit = 1, SESSION completion_type = 2, SESSION max_join_size = 1 \
+                    /*!80013 , SESSION max_execution_time = 1, SESSION use_secondary_engine = FORCED */ /*M! , SESSION \
+                    max_statement_time = 0.001 */";
 
 struct Work(Arc<Does>);
 

@@ -22,9 +22,11 @@ const SINGLE: u64 = 3000;
 const BATCHES: u64 = 7;
 const BATCH: u64 = 10_000;
 /// The tables of the bare INSERTs: one for messages, and for batches a second one for pending rows.
-const TABLES: &str = "CREATE TABLE bare_messages (id BIGINT UNSIGNED AUTO_INCREMENT PRIMARY KEY, message_id BINARY(16), \
+const TABLES: &str = "CREATE TABLE bare_messages (id BIGINT UNSIGNED AUTO_INCREMENT PRIMARY KEY, \
+                      message_id BINARY(16), \
     topic VARCHAR(255), message_key VARBINARY(255), payload LONGBLOB); \
-    CREATE TABLE bare_pending (id BIGINT UNSIGNED AUTO_INCREMENT PRIMARY KEY, key_hash BIGINT UNSIGNED, bytes INT UNSIGNED)";
+    CREATE TABLE bare_pending (id BIGINT UNSIGNED AUTO_INCREMENT PRIMARY KEY, key_hash BIGINT UNSIGNED, \
+    bytes INT UNSIGNED)";
 
 /// The results for single messages, batches, and sequenced messages.
 #[derive(Debug, Serialize)]
@@ -148,7 +150,8 @@ impl Load {
             producer.await??;
         }
         let took = start.elapsed().as_secs_f64();
-        let inversions = "SELECT COUNT(*) FROM (SELECT m.id, LAG(m.id) OVER (PARTITION BY c.k ORDER BY c.place) AS before_it \
+        let inversions = "SELECT COUNT(*) FROM (SELECT m.id, LAG(m.id) OVER (PARTITION BY c.k \
+                          ORDER BY c.place) AS before_it \
                           FROM commits c JOIN outbox_messages m USING (message_id)) t WHERE id < before_it";
         let inversions = database.number(inversions).await?;
         database.remove().await?;

@@ -141,7 +141,8 @@ async fn fill(stage: &Stage, common: &Common, size: Size) -> Result<()> {
     }
     stage.fill_pending(common, size.dead).await?;
     // A third of the dead ones hold their key, each with another that waits. No message of the backlog has these keys.
-    let bury = "INSERT INTO outbox_dead (lane, id, key_hash, bytes, attempts, died_at, holds_key, reason, error, owner) \
+    let bury = "INSERT INTO outbox_dead (lane, id, key_hash, bytes, attempts, died_at, holds_key, reason, error, \
+                owner) \
         SELECT lane, id, id, bytes, 1, UTC_TIMESTAMP(6), id % 4 = 0, IF(id % 3 = 0, 'too_large', 'unroutable'), \
         CONCAT('refused for reason ', id % 50), 'bench' FROM outbox_pending WHERE id % 4 <> 1";
     let wait = "INSERT INTO outbox_delayed (lane, id, key_hash, bytes, attempts, due_at, holds_key, reason) \

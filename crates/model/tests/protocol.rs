@@ -126,7 +126,8 @@ flaws! {
     a_version_that_is_read_after_the_candidates: LateVersion, world(&[1, 1], 1), "I4 no duplicate without a fault";
     candidates_that_a_locking_scan_finds: LockingScan, world(&[1, 2, 1], 0), "I5 order";
     a_claim_whatever_the_version: NoCompareAndSet, world(&[1, 1], 0), "I5 one claimer of a key";
-    rows_that_go_behind_a_claim_that_was_not_made: BehindNoClaim, queued(world(&[1, 1], 0)), "I4 no duplicate without a fault";
+    rows_that_go_behind_a_claim_that_was_not_made: BehindNoClaim, queued(world(&[1, 1], 0)), "I4 no duplicate without \
+                                                                                              a fault";
     a_look_at_what_is_not_committed: DirtyRead, world(&[1], 1), "I2 no phantom";
     keys_of_other_relays_that_are_not_left_alone: KeysOfOthers, world(&[1, 1], 0), "I5 one claimer of a key";
     keys_of_a_workers_own_claims_that_are_claimed_again: KeysOfOwn, workers(Protocol { claims: 2, ..world(&[1, 1], 0) }), "I5 one claimer of a key";

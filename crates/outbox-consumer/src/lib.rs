@@ -5,7 +5,8 @@
         dead_code,
         unused_imports,
         unused_macros,
-        reason = "without a broker only what a handler is made of is used, by workers; with one, not what the other one needs"
+        reason = "without a broker only what a handler is made of is used, by workers; with one, not what the other \
+                  one needs"
     )
 )]
 

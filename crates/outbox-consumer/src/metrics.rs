@@ -47,7 +47,8 @@ impl Metrics {
         Ok(Self {
             messages: counter(
                 "outbox_inbox_messages_total",
-                "Deliveries by what became of them: first, duplicate, failed (tried again), snoozed, requeued, dead, late (older than the inbox remembers).",
+                "Deliveries by what became of them: first, duplicate, failed (tried again), snoozed, requeued, dead, \
+                 late (older than the inbox remembers).",
                 &["consumer", "result"],
             )?,
             age,
@@ -60,7 +61,8 @@ impl Metrics {
             )?,
             broker_events: counter(
                 "outbox_inbox_broker_events_total",
-                "What keeps messages from coming, or brings them again: missing (a topic or a queue), unreadable (a partition), begun_anew (a partition, at an earlier offset).",
+                "What keeps messages from coming, or brings them again: missing (a topic or a queue), unreadable (a \
+                 partition), begun_anew (a partition, at an earlier offset).",
                 &["consumer", "event"],
             )?,
             sequence: counter(

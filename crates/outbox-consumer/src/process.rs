@@ -156,7 +156,8 @@ impl<H: Handler> Processor<H> {
                 NextTry::After(wait) => {
                     *failures -= 1;
                     self.options.metrics.count(self.consumer(), "snoozed");
-                    tracing::debug!(message_id = %delivery.id, consumer = self.consumer(), ?wait, "a message is tried again later");
+                    tracing::debug!(message_id = %delivery.id, consumer = self.consumer(), ?wait, "a message is tried \
+                                                                                                   again later");
                     wait
                 }
             };
@@ -329,7 +330,8 @@ impl<H: Handler> Processor<H> {
         while let Err(error) = self.in_time(self.bury(delivery, &obituary)).await {
             failures += 1;
             if lines::shown(self.consumer(), "cannot keep the dead message yet") {
-                tracing::warn!(message_id = %delivery.id, error = %Failure::from(error), "cannot keep the dead message yet");
+                tracing::warn!(message_id = %delivery.id, error = %Failure::from(error), "cannot keep the dead message \
+                                                                                          yet");
             }
             if self.pause(failures, stop).await.is_none() {
                 return Decision::Undecided;
@@ -364,7 +366,8 @@ impl<H: Handler> Processor<H> {
         self.options.metrics.count(self.consumer(), result);
         if lines::shown(self.consumer(), "a message was not processed") {
             tracing::warn!(message_id = %delivery.id, topic = delivery.contents.topic, consumer = self.consumer(),
-                place = delivery.place, attempt = delivery.attempt, error = %failure, "a message was not processed: {result}");
+                place = delivery.place, attempt = delivery.attempt, error = %failure, "a message was not processed: \
+                                                                                       {result}");
         }
     }
 

@@ -120,7 +120,8 @@ impl<H: Handler> Processor<H> {
             Ok(done) => Ok(Some(done)),
             Err(InboxError::Database(error)) if refusal(&error) == Some(Refusal::Setup) => {
                 if !self.starts.refused.swap(true, Ordering::Relaxed) {
-                    tracing::warn!(%error, "messages that end this process are not found: migrate, grant what deploy/grants has, and restart");
+                    tracing::warn!(%error, "messages that end this process are not found: migrate, grant what \
+                                            deploy/grants has, and restart");
                 }
                 Ok(None)
             }

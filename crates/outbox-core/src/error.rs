@@ -12,8 +12,8 @@ pub enum EnqueueError {
     /// The connection has no open transaction, so the message would not commit or roll back with the business row.
     /// Where raw SQL opened one, the server has ended it, as in [`EnqueueError::TransactionEnded`].
     #[error(
-        "the connection is not in a transaction: call `begin()` and pass `&mut tx`; if raw SQL opened one, the server has \
-         ended it: run the whole transaction again"
+        "the connection is not in a transaction: call `begin()` and pass `&mut tx`; if raw SQL opened one, the server \
+         has ended it: run the whole transaction again"
     )]
     NotInTransaction,
     /// The server has already ended the transaction (a deadlock or a DDL statement before this call).
@@ -25,9 +25,9 @@ pub enum EnqueueError {
     TransactionEnded,
     /// The message is larger than the server's `max_allowed_packet`.
     #[error(
-        "the message has {size} bytes as the database gets it, and one packet has room for {limit}: store the large part elsewhere \
-         and send a reference, or raise the server's `max_allowed_packet` (connections that are open keep the old one) and the \
-         broker's own limit"
+        "the message has {size} bytes as the database gets it, and one packet has room for {limit}: store the large \
+         part elsewhere and send a reference, or raise the server's `max_allowed_packet` (connections that are open \
+         keep the old one) and the broker's own limit"
     )]
     AbovePacket {
         /// Bytes of key, payload and headers, these as JSON.
@@ -37,7 +37,8 @@ pub enum EnqueueError {
     },
     /// Key, headers and payload together are larger than the limit of [`crate::Outbox::max_message_bytes`].
     #[error(
-        "the message has {size} bytes, the limit is {limit}: store the large part elsewhere and send a reference, or raise `Outbox::max_message_bytes` and the broker's own limit"
+        "the message has {size} bytes, the limit is {limit}: store the large part elsewhere and send a reference, or \
+         raise `Outbox::max_message_bytes` and the broker's own limit"
     )]
     TooLarge {
         /// Bytes of key, headers and payload.

@@ -84,8 +84,8 @@ impl Attributes {
     fn check_sequenced(&self) -> Result<()> {
         let Some(span) = self.sequenced else { return Ok(()) };
         if matches!(self.key, Some(Key::None)) {
-            let text = "a sequence counts the messages of a key: in place of `no_key` mark the field that is the key with \
-                        `#[event(key)]`, or add `key = function`";
+            let text = "a sequence counts the messages of a key: in place of `no_key` mark the field that is the key \
+                        with `#[event(key)]`, or add `key = function`";
             return Err(Error::new(span, text));
         }
         if self.delay.is_some() {

@@ -55,9 +55,9 @@ pub fn options(database: &Database) -> Result<MySqlConnectOptions, sqlx::Error> 
     let may_be_plain = matches!(mode, MySqlSslMode::Disabled | MySqlSslMode::Preferred);
     if may_be_plain && !is_near && has_password && !database.plaintext {
         return Err(wrong(
-            "the password would go to another machine without TLS, under a key that nothing vouches for: remove ssl-mode (TLS, \
-             verified), set ssl-mode=REQUIRED (TLS, not verified), use a socket or a tunnel to this machine, or set \
-             database.plaintext = true where the network is trusted",
+            "the password would go to another machine without TLS, under a key that nothing vouches for: remove \
+             ssl-mode (TLS, verified), set ssl-mode=REQUIRED (TLS, not verified), use a socket or a tunnel to this \
+             machine, or set database.plaintext = true where the network is trusted",
         ));
     }
     // IAM tokens and the like go in clear text, so only to a server whose name is verified.

@@ -27,15 +27,16 @@ const BUSINESS: &str = "\
 const NAME: &str = "`{name}`";
 
 /// The session of set-up, assertions and judge.
-const PLAIN: &str = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ WRITE; \
-    SET SESSION autocommit = 1, SESSION sql_mode = 'STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION', \
-    SESSION innodb_lock_wait_timeout = 50, SESSION lock_wait_timeout = 60, SESSION wait_timeout = 28800, \
-    SESSION auto_increment_increment = 1, SESSION completion_type = 0, SESSION sql_select_limit = 18446744073709551615, \
-    SESSION sql_big_selects = 1, SESSION sql_auto_is_null = 0, SESSION group_concat_max_len = 1048576, \
-    SESSION net_read_timeout = 30, SESSION net_write_timeout = 60, SESSION foreign_key_checks = 1, SESSION unique_checks = 1 \
-    /*!80000 , SESSION max_execution_time = 0 */ \
-    /*M! , SESSION max_statement_time = 0, SESSION idle_transaction_timeout = 0, SESSION idle_write_transaction_timeout = 0, \
-    SESSION idle_readonly_transaction_timeout = 0, SESSION query_cache_type = 0 */";
+const PLAIN: &str = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ WRITE; SET SESSION autocommit = 1, \
+                     SESSION sql_mode = 'STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION', SESSION innodb_lock_wait_timeout \
+                     = 50, SESSION lock_wait_timeout = 60, SESSION wait_timeout = 28800, SESSION \
+                     auto_increment_increment = 1, SESSION completion_type = 0, SESSION sql_select_limit = \
+                     18446744073709551615, SESSION sql_big_selects = 1, SESSION sql_auto_is_null = 0, SESSION \
+                     group_concat_max_len = 1048576, SESSION net_read_timeout = 30, SESSION net_write_timeout = 60, \
+                     SESSION foreign_key_checks = 1, SESSION unique_checks = 1 /*!80000 , SESSION max_execution_time = \
+                     0 */ /*M! , SESSION max_statement_time = 0, SESSION idle_transaction_timeout = 0, SESSION \
+                     idle_write_transaction_timeout = 0, SESSION idle_readonly_transaction_timeout = 0, SESSION \
+                     query_cache_type = 0 */";
 
 /// Connects. A server ends a login that takes ten seconds (`connect_timeout`), as on a machine that is overloaded.
 async fn open(url: &str) -> Result<MySqlConnection> {

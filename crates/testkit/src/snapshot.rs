@@ -31,7 +31,8 @@ impl Database {
     pub async fn restore(&self) -> Result<()> {
         for table in self.table_names().await? {
             let back = format!(
-                "DROP TABLE {table}; CREATE TABLE {table} LIKE kept_{table}; INSERT INTO {table} SELECT * FROM kept_{table}"
+                "DROP TABLE {table}; CREATE TABLE {table} LIKE kept_{table}; INSERT INTO {table} SELECT * \
+                 FROM kept_{table}"
             );
             self.execute(&back).await?;
         }

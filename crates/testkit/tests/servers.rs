@@ -85,8 +85,10 @@ async fn is_odd(flavor: Flavor, east: &[i64]) {
     let server = MySqlOptions::new(flavor).buffer_pool_mib(128).odd().start().await.unwrap();
     let mut connection = MySqlConnection::connect(&fresh_database(&server.url()).await.unwrap()).await.unwrap();
     sqlx::raw_sql("SET time_zone = 'SYSTEM'").execute(&mut connection).await.unwrap();
-    let sql = "SELECT TIMESTAMPDIFF(MINUTE, UTC_TIMESTAMP(), NOW()), CAST(@@autocommit AS SIGNED), CAST(@@lower_case_table_names AS SIGNED), \
-               CAST(@@max_allowed_packet AS SIGNED), CAST(@@wait_timeout AS SIGNED), CAST(@@character_set_server AS CHAR)";
+    let sql = "SELECT TIMESTAMPDIFF(MINUTE, UTC_TIMESTAMP(), NOW()), CAST(@@autocommit AS SIGNED), \
+               CAST(@@lower_case_table_names AS SIGNED), \
+               CAST(@@max_allowed_packet AS SIGNED), CAST(@@wait_timeout AS SIGNED), \
+               CAST(@@character_set_server AS CHAR)";
     let settings: (i64, i64, i64, i64, i64, String) = sqlx::query_as(sql).fetch_one(&mut connection).await.unwrap();
     assert!(east.contains(&settings.0), "{settings:?}");
     assert_eq!(settings, (settings.0, 0, 1, 4 << 20, 10, "latin1".to_owned()));

@@ -11,7 +11,8 @@ use outbox_relay::worker::{Delivery, Failure, Handler, Worker, stop_signal};
 use serde::{Deserialize, Serialize};
 
 /// The number has no unique key, so that a second booking would show.
-const TABLES: &str = "CREATE TABLE IF NOT EXISTS accounts (id BIGINT UNSIGNED PRIMARY KEY, cents BIGINT UNSIGNED NOT NULL); \
+const TABLES: &str = "CREATE TABLE IF NOT EXISTS accounts (id BIGINT UNSIGNED PRIMARY KEY, \
+                      cents BIGINT UNSIGNED NOT NULL); \
     CREATE TABLE IF NOT EXISTS bookings (id BIGINT UNSIGNED AUTO_INCREMENT PRIMARY KEY, \
     number BIGINT UNSIGNED NOT NULL, account BIGINT UNSIGNED NOT NULL)";
 /// The lane is the workers' own.

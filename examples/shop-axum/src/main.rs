@@ -8,7 +8,8 @@ use outbox_core::{
 };
 use serde::{Deserialize, Serialize};
 
-const TABLES: &str = "CREATE TABLE IF NOT EXISTS customers (id BIGINT UNSIGNED PRIMARY KEY, orders BIGINT UNSIGNED NOT NULL); \
+const TABLES: &str = "CREATE TABLE IF NOT EXISTS customers (id BIGINT UNSIGNED PRIMARY KEY, \
+                      orders BIGINT UNSIGNED NOT NULL); \
     CREATE TABLE IF NOT EXISTS orders (id BIGINT UNSIGNED AUTO_INCREMENT PRIMARY KEY, \
     customer BIGINT UNSIGNED NOT NULL, cents BIGINT UNSIGNED NOT NULL)";
 /// The most that a customer may owe.

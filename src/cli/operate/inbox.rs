@@ -156,7 +156,8 @@ impl Operation for InboxCommand {
                 }
                 let number = |name| answer.get(name).and_then(Value::as_u64).unwrap_or_default();
                 Ok(output::note(&format!(
-                    "Retry {} of {} messages is ordered, and waits for a running consumer `{consumer}`: relay inbox retries",
+                    "Retry {} of {} messages is ordered, and waits for a running consumer `{consumer}`: relay inbox \
+                     retries",
                     number("retry"),
                     number("messages")
                 ))?)

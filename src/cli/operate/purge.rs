@@ -33,8 +33,8 @@ pub(crate) struct Purge {
 #[async_trait]
 impl Operation for Purge {
     fn problem(&self) -> Option<Problem> {
-        let text = "relays purge by themselves: give --dry-run to see what they would delete. To keep rows for longer or shorter, \
-                    change the keys of `retention` in the relays' configuration, and restart them";
+        let text = "relays purge by themselves: give --dry-run to see what they would delete. To keep rows for longer \
+                    or shorter, change the keys of `retention` in the relays' configuration, and restart them";
         (!self.dry_run).then(|| Problem { at: "--dry-run".to_owned(), text: text.to_owned() })
     }
 

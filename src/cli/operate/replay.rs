@@ -77,7 +77,8 @@ fn elsewhere(text: &str) -> Result<PauseTarget, &'static str> {
     let is_whole =
         |to: &PauseTarget| matches!(to, PauseTarget::Destination(sink, name) if !sink.is_empty() && !name.is_empty());
     destination(text).ok().filter(is_whole).ok_or(
-        "give a sink and a topic, such as kafka/orders-repair, or a sink, an exchange and a routing key, such as rabbitmq/repair/orders",
+        "give a sink and a topic, such as kafka/orders-repair, or a sink, an exchange and a routing key, such as \
+         rabbitmq/repair/orders",
     )
 }
 
@@ -120,8 +121,8 @@ impl Operation for Replay {
         {
             let name = other.instance;
             bail!(
-                "{name} serves lanes of these messages and has no sink `{sink}`: they would wait. Give each relay of their lanes the sink, \
-                 or choose other lanes with --lane (a worker has no sinks)"
+                "{name} serves lanes of these messages and has no sink `{sink}`: they would wait. Give each relay of \
+                 their lanes the sink, or choose other lanes with --lane (a worker has no sinks)"
             );
         }
         if let Some(PauseTarget::Destination(sink, name)) = &self.to

@@ -19,7 +19,8 @@ use crate::{
 
 /// The first message of the key is dead, and holds it.
 const BLOCK: &str = "INSERT INTO outbox_dead (lane, id, key_hash, bytes, attempts, died_at, holds_key, reason, owner) \
-    SELECT lane, id, key_hash, bytes, 1, UTC_TIMESTAMP(6), 1, 'rejected', 'bench' FROM outbox_pending; DELETE FROM outbox_pending";
+    SELECT lane, id, key_hash, bytes, 1, UTC_TIMESTAMP(6), 1, 'rejected', 'bench' FROM outbox_pending; DELETE \
+    FROM outbox_pending";
 /// The time in which written rows are counted: longer than the pause of each loop that could write them.
 const IDLE: Duration = Duration::from_secs(30);
 
@@ -88,7 +89,8 @@ async fn rows_written(stage: &Stage) -> Result<f64> {
 }
 
 async fn written(db: &mut MySqlConnection) -> Result<u64> {
-    let sql = "SHOW GLOBAL STATUS WHERE Variable_name IN ('Innodb_rows_inserted', 'Innodb_rows_updated', 'Innodb_rows_deleted')";
+    let sql = "SHOW GLOBAL STATUS WHERE Variable_name IN ('Innodb_rows_inserted', 'Innodb_rows_updated', \
+               'Innodb_rows_deleted')";
     let rows: Vec<(String, String)> = sqlx::query_as(sql).fetch_all(db).await?;
     rows.iter().map(|(_, count)| count.parse::<u64>().context("a count of rows")).sum()
 }

@@ -298,7 +298,8 @@ async fn beside_unroutable(common: &Common, size: Size, without: &Others) -> Res
 /// The rate at which the messages of a topic were sent, by their receipts.
 async fn sent_per_second(stage: &Stage, topic: &str) -> Result<f64> {
     let sql = format!(
-        "SELECT CAST(COUNT(*) * 1000000 / GREATEST(TIMESTAMPDIFF(MICROSECOND, MIN(s.sent_at), MAX(s.sent_at)), 1) AS SIGNED) \
+        "SELECT CAST(COUNT(*) * 1000000 / GREATEST(TIMESTAMPDIFF(MICROSECOND, MIN(s.sent_at), MAX(s.sent_at)), \
+         1) AS SIGNED) \
          FROM outbox_sent_messages s JOIN outbox_messages m ON m.id = s.id WHERE m.topic = '{topic}'"
     );
     Ok(precise(stage.database.number(&sql).await?.unsigned_abs()))

@@ -20,8 +20,10 @@ pub(super) fn kafka() -> Row {
     let on = |case: Case, flavor| case.on(flavor, Broker::Kafka).own_broker();
     Row {
         id: "K1",
-        fault: "kill -9 Kafka and restart; SIGSTOP; a black hole in each direction; one of three brokers killed, frozen or stopped",
-        shows: "first publish within 15 s; without one of three, all that was committed until others lead within 15 s; no key reordered",
+        fault: "kill -9 Kafka and restart; SIGSTOP; a black hole in each direction; one of three brokers killed, \
+                frozen or stopped",
+        shows: "first publish within 15 s; without one of three, all that was committed until others lead within 15 s; \
+                no key reordered",
         cases: vec![
             on(Case::new("killed", |arena| killed(arena).boxed()), Flavor::MySql).short(),
             on(Case::new("killed", |arena| killed(arena).boxed()), Flavor::MariaDb),
@@ -38,7 +40,8 @@ pub(super) fn rabbitmq() -> Row {
     let on = |case: Case, flavor| case.on(flavor, Broker::RabbitMq).own_broker();
     Row {
         id: "A1",
-        fault: "kill -9 RabbitMQ and restart; connections closed, or broken at random byte positions; SIGSTOP; a black hole in each direction",
+        fault: "kill -9 RabbitMQ and restart; connections closed, or broken at random byte positions; SIGSTOP; a black \
+                hole in each direction",
         shows: "first publish within 20 s; no key reordered",
         cases: vec![
             on(Case::new("killed", |arena| killed(arena).boxed()), Flavor::MySql),

@@ -22,8 +22,10 @@ pub(super) fn row() -> Row {
     let stepped = |name, steps: &'static [i64]| Case::new(name, move |arena| stepped(arena, steps).boxed()).own_clock();
     Row {
         id: "T1",
-        fault: "clocks of relays and consumers two hours off, or 1.1 times as fast; the database's two hours off, or stepped by a minute",
-        shows: "order, fence, effects; a step forward ends leases early, which is announced, and one back lengthens them",
+        fault: "clocks of relays and consumers two hours off, or 1.1 times as fast; the database's two hours off, or \
+                stepped by a minute",
+        shows: "order, fence, effects; a step forward ends leases early, which is announced, and one back lengthens \
+                them",
         cases: vec![
             skewed("relays ahead", Skew::Ahead(TWO_HOURS), Skew::Ahead(-TWO_HOURS)),
             skewed("relays behind", Skew::Ahead(-TWO_HOURS), Skew::Ahead(TWO_HOURS))

@@ -39,8 +39,11 @@ const NO_CONNECTIONS: Refusal = Refusal {
     connections: true,
 };
 const PASSWORD: Refusal = Refusal {
-    strike: "ALTER USER outbox_relay@'%' IDENTIFIED BY 'another', outbox_relay_process@'%' IDENTIFIED BY 'another', outbox_relay_tail@'%' IDENTIFIED BY 'another'",
-    heal: "ALTER USER outbox_relay@'%' IDENTIFIED BY 'correct-horse_8', outbox_relay_process@'%' IDENTIFIED BY 'correct-horse_8', outbox_relay_tail@'%' IDENTIFIED BY 'correct-horse_8'",
+    strike: "ALTER USER outbox_relay@'%' IDENTIFIED BY 'another', outbox_relay_process@'%' IDENTIFIED BY 'another', \
+             outbox_relay_tail@'%' IDENTIFIED BY 'another'",
+    heal: "ALTER USER outbox_relay@'%' IDENTIFIED BY 'correct-horse_8', \
+           outbox_relay_process@'%' IDENTIFIED BY 'correct-horse_8', \
+           outbox_relay_tail@'%' IDENTIFIED BY 'correct-horse_8'",
     named: "Access denied",
     connections: true,
 };

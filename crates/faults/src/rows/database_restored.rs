@@ -44,7 +44,8 @@ pub(super) fn row() -> Row {
     Row {
         id: "DR1",
         fault: "snapshot, traffic, restore, `relay recover`, traffic",
-        shows: "no consumer refuses what is committed after the restore; no fence is given twice; what is repeated equals the plan",
+        shows: "no consumer refuses what is committed after the restore; no fence is given twice; what is repeated \
+                equals the plan",
         cases: vec![case(Flavor::MySql).short(), case(Flavor::MariaDb)],
     }
 }

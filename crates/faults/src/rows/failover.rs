@@ -39,7 +39,8 @@ pub(super) fn row() -> Row {
     Row {
         id: "DR2",
         fault: "kill -9 the primary under load, promote its replica",
-        shows: "semi-synchronous: nothing lost, no order broken; asynchronous: what the server lost is lost, and nothing else",
+        shows: "semi-synchronous: nothing lost, no order broken; asynchronous: what the server lost is lost, and \
+                nothing else",
         cases,
     }
 }

@@ -84,7 +84,8 @@ async fn move_to_cluster(arena: &mut Arena) -> Result<[Arc<Proxy>; 3]> {
     }
     let names: [Arc<Proxy>; 3] = names.try_into().ok().context("three names are due")?;
     let [service, _, relays] = &names;
-    let last = "SELECT COUNT(*) FROM information_schema.user_privileges WHERE grantee LIKE '%outbox_relay%' AND privilege_type = 'PROCESS'";
+    let last = "SELECT COUNT(*) FROM information_schema.user_privileges WHERE grantee LIKE '%outbox_relay%' \
+                AND privilege_type = 'PROCESS'";
     for name in &names {
         Database::at(name.address()).wait_for(PATIENCE, last).await?;
     }

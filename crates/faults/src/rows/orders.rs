@@ -53,7 +53,8 @@ pub(super) fn row() -> Row {
     };
     Row {
         id: "O1",
-        fault: "pauses, drains, retries, releases, discards and replays in three lanes, and kill -9 of relays, at random",
+        fault: "pauses, drains, retries, releases, discards and replays in three lanes, and kill -9 of relays, at \
+                random",
         shows: "only what a killed relay held arrives twice, or twice in one replay; order holds, also in a replay; \
                 what is discarded is counted; the audit has every order once; each job ends",
         cases: vec![case(Flavor::MySql).short(), case(Flavor::MariaDb)],

@@ -83,7 +83,8 @@ async fn neighbours(arena: &mut Arena, topic: &str) -> Result<()> {
     let start = Instant::now();
     for table in ["outbox_pending", "outbox_delayed"] {
         let none = format!(
-            "SELECT COUNT(*) = 0 FROM {table} JOIN outbox_messages USING (id) WHERE id <= {newest} AND topic <> '{topic}'"
+            "SELECT COUNT(*) = 0 FROM {table} JOIN outbox_messages USING (id) WHERE id <= {newest} \
+             AND topic <> '{topic}'"
         );
         arena.database.wait_for(PATIENCE, &none).await?;
     }

@@ -67,7 +67,9 @@ pub(super) fn row() -> Row {
     ];
     Row {
         id: "S1",
-        fault: "the owner of a tail is killed, frozen for 0.5 to 3 leases, or cut off from the database; the tail is closed; its stream is killed; logs are rotated, purged and reset; a backlog comes and goes; transactions commit up to 0.5 s after their enqueues; another schema writes as fast as it can",
+        fault: "the owner of a tail is killed, frozen for 0.5 to 3 leases, or cut off from the database; the tail is \
+                closed; its stream is killed; logs are rotated, purged and reset; a backlog comes and goes; \
+                transactions commit up to 0.5 s after their enqueues; another schema writes as fast as it can",
         shows: "the lane goes on within 5 s; duplicates only of what the owner held; none without a death",
         cases: cases().into_iter().chain(others).chain(killed).map(tailed).map(in_short).collect(),
     }

@@ -69,7 +69,8 @@ impl DeadLetters {
         while let Err(error) = self.send_once(delivery, obituary, from).await {
             failures += 1;
             if lines::shown(&self.0.consumer, "cannot send the dead message yet") {
-                tracing::warn!(message_id = %delivery.id, topic = self.0.topic, %error, "cannot send the dead message yet");
+                tracing::warn!(message_id = %delivery.id, topic = self.0.topic, %error, "cannot send the dead message \
+                                                                                         yet");
             }
             if stop.run_until_cancelled(sleep(self.0.retry.wait(failures))).await.is_none() {
                 return false;

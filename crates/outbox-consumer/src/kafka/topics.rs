@@ -48,7 +48,8 @@ pub(super) async fn watch(
         for (topic, code) in &missing {
             metrics.broker_event(&name, "missing");
             if lines::shown(&name, topic) {
-                tracing::warn!(consumer = name, topic, error = %code, "a topic does not exist, or may not be read: it is not consumed");
+                tracing::warn!(consumer = name, topic, error = %code, "a topic does not exist, or may not be read: it \
+                                                                       is not consumed");
             }
         }
         failures = if missing.is_empty() { 0 } else { failures + 1 };
@@ -101,7 +102,8 @@ pub(super) fn compare(consumer: &Consumer) {
             Ok(()) => {}
             Err(_) if longest == Duration::MAX => tracing::warn!(
                 consumer = name,
-                "a topic is kept for ever: a message that is read again after the inbox has forgotten it is processed again"
+                "a topic is kept for ever: a message that is read again after the inbox has forgotten it is processed \
+                 again"
             ),
             Err(error) => {
                 tracing::warn!(consumer = name, %error, "the topics are kept for longer than the inbox remembers");

@@ -68,7 +68,8 @@ impl Acknowledge for Delivered {
             }
         };
         if !matches!(self.gone.run_until_cancelled(tell).await, Some(Ok(true))) {
-            tracing::info!(message_id = %delivery.id, "the connection ended before the acknowledgement: the message comes again");
+            tracing::info!(message_id = %delivery.id, "the connection ended before the acknowledgement: the message \
+                                                       comes again");
         }
         decision
     }
@@ -142,9 +143,12 @@ impl ConsumerSession {
         let passive = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
         let queue = self.channel.queue_declare(self.queue.clone(), passive, FieldTable::default());
         match timeout(CLOSE, queue).await {
-            Ok(Ok(_exists)) => "RabbitMQ has taken its messages back, and the queue exists: a message was not answered within the consumer \
-                 time-out of the queue (`consumer_timeout`, 30 minutes by default), or the queue has moved to another node"
-                .into(),
+            Ok(Ok(_exists)) => {
+                "RabbitMQ has taken its messages back, and the queue exists: a message was not answered \
+                                within the consumer time-out of the queue (`consumer_timeout`, 30 minutes by default), \
+                                or the queue has moved to another node"
+                    .into()
+            }
             Ok(Err(error)) if is_refused(&error) => NoQueue { queue: self.queue.clone(), error }.into(),
             Ok(Err(error)) => error.into(),
             Err(_elapsed) => "RabbitMQ does not answer".into(),

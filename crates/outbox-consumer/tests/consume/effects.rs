@@ -48,9 +48,10 @@ async fn a_key_keeps_its_order_while_its_messages_fail_and_are_tried_again() -> 
 /// second.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_consumer_works_in_a_session_with_any_settings() -> Result<()> {
-    const HOSTILE: &str = "SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE, READ ONLY; SET timestamp = 1, \
-        SESSION completion_type = 2, SESSION sql_select_limit = 0, SESSION sql_safe_updates = 1, SESSION sql_auto_is_null = 1 \
-        /*M! , SESSION idle_transaction_timeout = 1, SESSION sql_mode = 'EMPTY_STRING_IS_NULL' */";
+    const HOSTILE: &str = "SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE, READ ONLY; SET timestamp = 1, SESSION \
+                           completion_type = 2, SESSION sql_select_limit = 0, SESSION sql_safe_updates = 1, SESSION \
+                           sql_auto_is_null = 1 /*M! , SESSION idle_transaction_timeout = 1, SESSION sql_mode = \
+                           'EMPTY_STRING_IS_NULL' */";
     for (flavor, broker) in [(Flavor::MySql, Broker::Kafka), (Flavor::MariaDb, Broker::RabbitMq)] {
         let mut stage = Stage::on(Database::create(flavor).await?, Topic::create(broker).await?).await?;
         let hostile = MySqlPoolOptions::new()
@@ -65,7 +66,8 @@ async fn a_consumer_works_in_a_session_with_any_settings() -> Result<()> {
         let consumer = stage.consume(&does)?;
         if flavor == Flavor::MariaDb {
             // The server makes the list of transactions anew if nobody has read it for a tenth of a second.
-            let idle = "SELECT COUNT(*) + SLEEP(0.15) > 0 FROM information_schema.processlist WHERE db = DATABASE() AND command = 'Sleep' \
+            let idle = "SELECT COUNT(*) + SLEEP(0.15) > 0 FROM information_schema.processlist WHERE db = DATABASE() \
+                        AND command = 'Sleep' \
                         AND time_ms > 2500 AND id IN (SELECT trx_mysql_thread_id FROM information_schema.innodb_trx)";
             stage.database.wait_for(PATIENCE, idle).await?;
         }

@@ -11,9 +11,12 @@ use testkit::{
 use crate::stage::{Does, Stage, messages};
 
 const OLD: &str = "\
-    INSERT INTO inbox_processed (consumer, message_id, processed_at) VALUES ('a', 'old 1', '2020-01-01'), ('a', 'old 2', '2020-01-01'); \
-    INSERT INTO inbox_dead (consumer, message_id, topic, attempts, died_at, reason) VALUES ('a', 'old 1', 't', 1, '2020-01-01', 'refused'); \
-    INSERT INTO inbox_sequence (consumer, topic, message_key, sequence, missing, seen_at) VALUES ('a', 't', 'k', 1, '[]', '2020-01-01')";
+    INSERT INTO inbox_processed (consumer, message_id, processed_at) \
+    VALUES ('a', 'old 1', '2020-01-01'), ('a', 'old 2', '2020-01-01'); \
+    INSERT INTO inbox_dead (consumer, message_id, topic, attempts, died_at, reason) \
+    VALUES ('a', 'old 1', 't', 1, '2020-01-01', 'refused'); \
+    INSERT INTO inbox_sequence (consumer, topic, message_key, sequence, missing, seen_at) \
+    VALUES ('a', 't', 'k', 1, '[]', '2020-01-01')";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_consumer_purges_the_inbox_and_goes_on_consuming() -> Result<()> {

@@ -7,7 +7,8 @@ pub const RETENTION: Duration = Duration::from_secs(7 * 86_400);
 /// The inbox forgets a message before its last possible delivery, so that the message could take effect again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the inbox forgets a message after {} h, but it can come again for {} h: raise `retention.inbox` of the relay, or `InboxPurge::processed`",
+    "the inbox forgets a message after {} h, but it can come again for {} h: raise `retention.inbox` of the relay, or \
+     `InboxPurge::processed`",
     hours(.kept), hours(.redelivered)
 )]
 #[non_exhaustive]

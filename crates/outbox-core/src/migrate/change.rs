@@ -138,9 +138,10 @@ mod tests {
 
     #[test]
     fn a_table_is_its_columns_its_keys_and_its_engine() {
-        let sql = "-- a; comment\nCREATE TABLE t (\n  id BIGINT UNSIGNED NOT NULL AUTO_INCREMENT,\n  a  VARCHAR(9)  CHARACTER SET ascii \
-                   COLLATE ascii_bin NULL,\n  at DATETIME(6) NOT NULL DEFAULT (UTC_TIMESTAMP(6)),\n  n INT NOT NULL DEFAULT 0,\n  \
-                   PRIMARY KEY (id),\n  UNIQUE KEY t_a (a, n)\n) ENGINE = InnoDB;\n";
+        let sql = "-- a; comment\nCREATE TABLE t (\n  id BIGINT UNSIGNED NOT NULL \
+                   AUTO_INCREMENT,\n  a  VARCHAR(9)  CHARACTER SET ascii COLLATE ascii_bin NULL,\n  at DATETIME(6) NOT \
+                   NULL DEFAULT (UTC_TIMESTAMP(6)),\n  n INT NOT NULL DEFAULT 0,\n  PRIMARY KEY (id),\n  UNIQUE KEY \
+                   t_a (a, n)\n) ENGINE = InnoDB;\n";
         let expected = [
             "a varchar(9) ascii_bin null",
             "at datetime(6) not null default utc_timestamp(6)",

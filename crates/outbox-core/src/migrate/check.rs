@@ -21,8 +21,8 @@ pub enum SchemaError {
     },
     /// The database is ahead, and no longer serves this version.
     #[error(
-        "the outbox tables serve programs that know version {smallest} or a later one, this program knows {SCHEMA_VERSION}: install a \
-         newer release"
+        "the outbox tables serve programs that know version {smallest} or a later one, this program knows \
+         {SCHEMA_VERSION}: install a newer release"
     )]
     Newer {
         /// The smallest version that the tables serve.
@@ -30,8 +30,8 @@ pub enum SchemaError {
     },
     /// A migration was recorded with another text than this release has.
     #[error(
-        "migration {version} was applied with another text than this release has: these tables were made by another build, see \
-         `relay migrate baseline`"
+        "migration {version} was applied with another text than this release has: these tables were made by another \
+         build, see `relay migrate baseline`"
     )]
     Changed {
         /// The number of that migration.
@@ -50,8 +50,8 @@ pub enum SchemaError {
     },
     /// A column treats different texts as equal.
     #[error(
-        "the column {table}.{column} has the collation {collation}, which takes different texts for the same: give it the one that \
-         `relay migrate sql` prints"
+        "the column {table}.{column} has the collation {collation}, which takes different texts for the same: give it \
+         the one that `relay migrate sql` prints"
     )]
     Collation {
         /// The table.

@@ -43,8 +43,8 @@ async fn work(conn: &mut MySqlConnection, step: &MigrationStep<'_>) -> Result<St
         (PlannedState::Missing, SchemaChange::Add(shape)) => {
             let (rows, bytes) = catalogue::size(conn, &shape.name).await?;
             format!(
-                "adds to the table {}: at once, without a copy of its rows (ALGORITHM = INSTANT), or not at all; it has about {rows} rows \
-                 and {} MiB",
+                "adds to the table {}: at once, without a copy of its rows (ALGORITHM = INSTANT), or not at all; it \
+                 has about {rows} rows and {} MiB",
                 shape.name,
                 bytes.div_ceil(1 << 20)
             )

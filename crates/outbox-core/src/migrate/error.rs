@@ -7,8 +7,8 @@ pub enum MigrateError {
     Busy,
     /// A migration was recorded with another text than this release has.
     #[error(
-        "migration {version} was applied with another text than this release has, so these tables were made by another build: install \
-         that one, or run `relay migrate baseline`, which compares the tables themselves"
+        "migration {version} was applied with another text than this release has, so these tables were made by another \
+         build: install that one, or run `relay migrate baseline`, which compares the tables themselves"
     )]
     Changed {
         /// The number of that migration.
@@ -16,8 +16,8 @@ pub enum MigrateError {
     },
     /// Tables or views of these names belong to something else.
     #[error(
-        "nothing was changed, because names of the outbox are taken: {differences}. Rename what is the service's own, or keep the outbox \
-         in a database of its own"
+        "nothing was changed, because names of the outbox are taken: {differences}. Rename what is the service's own, \
+         or keep the outbox in a database of its own"
     )]
     Taken {
         /// The existing object, and its differences.
@@ -31,8 +31,8 @@ pub enum MigrateError {
     },
     /// The pages of the server are too small for the keys of the tables.
     #[error(
-        "nothing was changed, because the server's innodb_page_size is {bytes}: the keys of the tables need 16384 or more. The size is \
-         set when a server's data folder is made, so use another server"
+        "nothing was changed, because the server's innodb_page_size is {bytes}: the keys of the tables need 16384 or \
+         more. The size is set when a server's data folder is made, so use another server"
     )]
     SmallPages {
         /// The size of a page.
@@ -46,8 +46,8 @@ pub enum MigrateError {
     },
     /// A table was in use all the time.
     #[error(
-        "migration {version} waited {tries} times in vain for the table {table}: end the transaction that holds it open, and run \
-         `relay migrate up` again"
+        "migration {version} waited {tries} times in vain for the table {table}: end the transaction that holds it \
+         open, and run `relay migrate up` again"
     )]
     Locked {
         /// The number of the migration.
@@ -59,9 +59,9 @@ pub enum MigrateError {
     },
     /// The server would have to copy a table.
     #[error(
-        "migration {version} cannot be done at once ({reason}): the server has to copy the table {table}, about {rows} rows and {mebibytes} \
-         MiB. Do that at a quiet time, or with a tool such as gh-ost: `relay migrate sql --after {}` prints the statement, for use \
-         without ALGORITHM. Then run `relay migrate up` again", version - 1
+        "migration {version} cannot be done at once ({reason}): the server has to copy the table {table}, about {rows} \
+         rows and {mebibytes} MiB. Do that at a quiet time, or with a tool such as gh-ost: `relay migrate sql --after \
+         {}` prints the statement, for use without ALGORITHM. Then run `relay migrate up` again", version - 1
     )]
     Copies {
         /// The number of the migration.

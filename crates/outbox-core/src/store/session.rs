@@ -90,7 +90,8 @@ pub(in crate::store) const SERVER_MODES: &str = "SESSION sql_mode = @outbox_sql_
 pub async fn servers(conn: &mut MySqlConnection) -> Result<[String; 2], sqlx::Error> {
     const READ: &str =
         "SELECT CONCAT_WS('/', @@hostname, @@port, @@server_id), COUNT(*) FROM outbox_leases WHERE name = ''";
-    const LOCK: &str = "SELECT CONCAT_WS('/', @@hostname, @@port, @@server_id), COUNT(*) FROM outbox_leases WHERE name = '' FOR UPDATE";
+    const LOCK: &str = "SELECT CONCAT_WS('/', @@hostname, @@port, @@server_id), COUNT(*) FROM outbox_leases \
+                        WHERE name = '' FOR UPDATE";
     // Separate texts: a proxy looks at the beginning of a text.
     let read = sqlx::raw_sql(READ).fetch_one(&mut *conn).await?.try_get(0)?;
     sqlx::raw_sql("START TRANSACTION").execute(&mut *conn).await?;

@@ -120,9 +120,9 @@ async fn a_message_above_max_allowed_packet_is_refused_before_it_is_sent(flavor:
 
 fn above_packet(size: usize, limit: usize) -> String {
     format!(
-        "the message has {size} bytes as the database gets it, and one packet has room for {limit}: store the large part elsewhere \
-         and send a reference, or raise the server's `max_allowed_packet` (connections that are open keep the old one) and the \
-         broker's own limit"
+        "the message has {size} bytes as the database gets it, and one packet has room for {limit}: store the large \
+         part elsewhere and send a reference, or raise the server's `max_allowed_packet` (connections that are open \
+         keep the old one) and the broker's own limit"
     )
 }
 

@@ -25,7 +25,8 @@ async fn a_look_is_one_statement_that_takes_no_lock(flavor: Flavor) -> Result<()
     // As many as one INSERT takes: only within it ids have no gaps.
     let (database, mut db) = with_messages(flavor, 16).await?;
     let lease = claim(&mut db, 7, &[2]).await?;
-    let waiting = "INSERT INTO outbox_delayed (lane, id, key_hash, due_at, holds_key, reason) VALUES (0, 90, 5, UTC_TIMESTAMP(6), 1, 'retry'); \
+    let waiting = "INSERT INTO outbox_delayed (lane, id, key_hash, due_at, holds_key, reason) \
+                   VALUES (0, 90, 5, UTC_TIMESTAMP(6), 1, 'retry'); \
                    INSERT INTO outbox_dead (lane, id, key_hash, bytes, attempts, died_at, holds_key, reason, owner) \
                    VALUES (0, 91, 6, 0, 1, UTC_TIMESTAMP(6), 1, 'rejected', 'me')";
     database.execute(waiting).await?;
@@ -57,7 +58,12 @@ async fn a_look_is_one_statement_that_takes_no_lock(flavor: Flavor) -> Result<()
 /// Also those in the gaps between claims; and each limit counts what is left.
 async fn a_look_leaves_out_all_rows_of_some_keys(flavor: Flavor) -> Result<()> {
     let (database, mut db) = with_messages(flavor, 8).await?;
-    database.execute("UPDATE outbox_pending SET key_hash = 7 WHERE id IN (3, 6, 8); UPDATE outbox_pending SET key_hash = 0 WHERE id = 7").await?;
+    database
+        .execute(
+            "UPDATE outbox_pending SET key_hash = 7 WHERE id IN (3, 6, 8); UPDATE outbox_pending \
+                      SET key_hash = 0 WHERE id = 7",
+        )
+        .await?;
     let key = look(&mut db).await?.below.first().context("no message")?.key_hash;
     let below = [1..=4];
     let keys = [key, 5];
@@ -95,7 +101,8 @@ async fn claims_that_are_made_together_are_all_made_or_none(flavor: Flavor) -> R
     assert_eq!(counts(&database).await?, [5, 0, 0, 0, 0]);
     let (mut made, messages) = claim::claim_and_read(&mut db, &new).await?;
     made.sort_unstable_by_key(|lease| lease.lease_token);
-    let sql = "SELECT claim_id, lease_token, CAST(message_ids AS CHAR), HEX(key_hashes) FROM outbox_claims ORDER BY lease_token";
+    let sql = "SELECT claim_id, lease_token, CAST(message_ids AS CHAR), HEX(key_hashes) FROM outbox_claims \
+               ORDER BY lease_token";
     let rows: Vec<(u64, u64, String, String)> = sqlx::query_as(sql).fetch_all(&mut db).await?;
     let [first, second, third] = made[..] else { anyhow::bail!("{made:?}") };
     let row = |lease: ClaimLease, token, ids: &str, hashes: &str| (lease.claim_id, token, ids.into(), hashes.into());

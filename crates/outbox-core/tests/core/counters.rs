@@ -34,7 +34,8 @@ async fn a_counter_of_messages_below_what_is_named_is_found_wherever_that_is(fla
     let used = u64::try_from(database.number(named).await?)?;
     let moved = [
         "",
-        "INSERT INTO outbox_delayed (lane, id, due_at, reason) SELECT 7, id, UTC_TIMESTAMP(6), 'behind' FROM outbox_pending",
+        "INSERT INTO outbox_delayed (lane, id, due_at, reason) SELECT 7, id, UTC_TIMESTAMP(6), 'behind' \
+         FROM outbox_pending",
         "INSERT INTO outbox_dead (lane, id, key_hash, bytes, attempts, died_at, reason, owner) \
          SELECT lane, id, 0, 0, 0, UTC_TIMESTAMP(6), '', '' FROM outbox_delayed; DELETE FROM outbox_pending",
         "INSERT INTO outbox_sent (claim_id, lease_token, lane, owner, claimed_at, sent_at, message_ids, receipts) \

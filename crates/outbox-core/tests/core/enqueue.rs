@@ -268,7 +268,8 @@ async fn all_parts_of_a_message_are_stored_as_they_are(flavor: Flavor) -> Result
     let empty = outbox.enqueue(&mut tx, Message::new("orders", "").key("")).await?;
     let tombstone = outbox.enqueue(&mut tx, Message::tombstone("orders")).await?;
     tx.commit().await?;
-    let sql = "SELECT message_key, payload, event_type, headers, lane FROM outbox_messages JOIN outbox_pending USING (id) \
+    let sql = "SELECT message_key, payload, event_type, headers, lane FROM outbox_messages \
+               JOIN outbox_pending USING (id) \
                WHERE message_id = ?";
     let mut rows: Vec<Row> = Vec::new();
     for id in [full, empty, tombstone] {

@@ -36,15 +36,18 @@ const HOUR: Duration = Duration::from_secs(3600);
 /// Five old rows and a young one in each table, and a key without a time.
 const ROWS: &str = "\
     INSERT INTO inbox_processed (consumer, message_id, processed_at) VALUES \
-    ('a', 'old 1', '2020-01-01'), ('a', 'old 2', '2020-01-01'), ('a', 'old 3', '2020-01-01'), ('b', 'old 1', '2020-01-01'), \
+    ('a', 'old 1', '2020-01-01'), ('a', 'old 2', '2020-01-01'), ('a', 'old 3', '2020-01-01'), ('b', 'old 1', \
+    '2020-01-01'), \
     ('b', 'old 2', '2020-01-01'), ('b', 'young', UTC_TIMESTAMP(6)); \
     INSERT INTO inbox_dead (consumer, message_id, topic, attempts, died_at, reason) VALUES \
     ('a', 'old 1', 't', 1, '2020-01-01', 'refused'), ('a', 'old 2', 't', 1, '2020-01-01', 'refused'), \
     ('a', 'old 3', 't', 1, '2020-01-01', 'refused'), ('b', 'old 1', 't', 1, '2020-01-01', 'refused'), \
     ('b', 'old 2', 't', 1, '2020-01-01', 'refused'), ('b', 'young', 't', 1, UTC_TIMESTAMP(6), 'refused'); \
     INSERT INTO inbox_sequence (consumer, topic, message_key, sequence, missing, seen_at) VALUES \
-    ('a', 't', '', 1, '[]', '2020-01-01'), ('a', 't', 'k', 1, '[]', '2020-01-01'), ('a', 'u', 'k', 1, '[]', '2020-01-01'), \
-    ('b', 't', X'00', 1, '[]', '2020-01-01'), ('b', 't', 'j', 1, '[]', UTC_TIMESTAMP(6)), ('b', 't', 'k', 1, '[]', '2020-01-01'), \
+    ('a', 't', '', 1, '[]', '2020-01-01'), ('a', 't', 'k', 1, '[]', '2020-01-01'), ('a', 'u', 'k', 1, '[]', \
+    '2020-01-01'), \
+    ('b', 't', X'00', 1, '[]', '2020-01-01'), ('b', 't', 'j', 1, '[]', UTC_TIMESTAMP(6)), ('b', 't', 'k', 1, '[]', \
+    '2020-01-01'), \
     ('b', 't', 'young', 1, '[]', UTC_TIMESTAMP(6))";
 const OLD: &str = "INSERT INTO inbox_processed (consumer, message_id, processed_at) VALUES ('a', 'old', '2020-01-01')";
 
@@ -118,7 +121,12 @@ async fn a_relay_that_purges_keeps_the_processed_messages_to_itself(flavor: Flav
     ensure!(database.number("SELECT COUNT(*) FROM inbox_processed").await? == 6, "they are the relay's");
     // A relay that restarts has no lease for a while. One that never comes back has its row deleted by an operator.
     database.execute("UPDATE outbox_leases SET lease_until = '2020-01-01' WHERE owner = 'a relay'").await?;
-    database.execute("INSERT INTO inbox_dead (consumer, message_id, topic, attempts, died_at, reason) VALUES ('a', 'again', 't', 1, '2020-01-01', 'refused')").await?;
+    database
+        .execute(
+            "INSERT INTO inbox_dead (consumer, message_id, topic, attempts, died_at, reason) \
+                      VALUES ('a', 'again', 't', 1, '2020-01-01', 'refused')",
+        )
+        .await?;
     database.wait_for(PATIENCE, "SELECT COUNT(*) = 1 FROM inbox_dead").await?;
     ensure!(database.number("SELECT COUNT(*) FROM inbox_processed").await? == 6, "they are the relay's that restarts");
     database.execute("DELETE FROM outbox_leases WHERE owner = 'a relay'").await?;

@@ -166,7 +166,8 @@ async fn a_holder_that_loses_the_database_is_told_before_its_lease_ends(flavor: 
 async fn a_lease_survives_the_loss_of_its_connection(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
     let lease = held(&leases(&database, "a")?.length(Duration::from_secs(40))).await?;
-    let others = "SELECT CAST(id AS UNSIGNED) FROM information_schema.processlist WHERE db = DATABASE() AND id <> CONNECTION_ID()";
+    let others = "SELECT CAST(id AS UNSIGNED) FROM information_schema.processlist WHERE db = DATABASE() \
+                  AND id <> CONNECTION_ID()";
     // MySQL refuses the whole list while some session runs a statement with bytes in it.
     let ids: Vec<u64> = until(PATIENCE, "one connection for the leases of one owner", || async {
         let ids: Vec<u64> = sqlx::query_scalar(others).fetch_all(&mut database.connect().await?).await?;

@@ -37,10 +37,13 @@ const CLOCK_FORWARD: &str = "UPDATE outbox_leases SET lease_until = lease_until 
 /// transactions: one that was stopped inside of one holds the others up by its locks, and nobody takes over.
 const TABLES: &str = "\
     CREATE TABLE cell (id INT PRIMARY KEY, fence BIGINT UNSIGNED NOT NULL); INSERT INTO cell VALUES (1, 0); \
-    CREATE TABLE by_fence (id BIGINT AUTO_INCREMENT PRIMARY KEY, fence BIGINT UNSIGNED NOT NULL, pid INT UNSIGNED NOT NULL); \
-    CREATE TABLE checked (id BIGINT AUTO_INCREMENT PRIMARY KEY, fence BIGINT UNSIGNED NOT NULL, pid INT UNSIGNED NOT NULL, \
+    CREATE TABLE by_fence (id BIGINT AUTO_INCREMENT PRIMARY KEY, fence BIGINT UNSIGNED NOT NULL, \
+    pid INT UNSIGNED NOT NULL); \
+    CREATE TABLE checked (id BIGINT AUTO_INCREMENT PRIMARY KEY, fence BIGINT UNSIGNED NOT NULL, \
+    pid INT UNSIGNED NOT NULL, \
         KEY (fence)); \
-    CREATE TABLE refused (id BIGINT AUTO_INCREMENT PRIMARY KEY, fence BIGINT UNSIGNED NOT NULL, pid INT UNSIGNED NOT NULL, way VARCHAR(10) NOT NULL); \
+    CREATE TABLE refused (id BIGINT AUTO_INCREMENT PRIMARY KEY, fence BIGINT UNSIGNED NOT NULL, \
+    pid INT UNSIGNED NOT NULL, way VARCHAR(10) NOT NULL); \
     CREATE TABLE paused (pid INT UNSIGNED NOT NULL, way VARCHAR(10) NOT NULL, PRIMARY KEY (pid, way))";
 
 async fn holders_that_are_killed_paused_or_see_the_clock_jump_exclude_each_other(flavor: Flavor) -> Result<()> {
@@ -99,7 +102,8 @@ async fn assert_one_at_a_time(database: &Database, table: &str) -> Result<()> {
     let count = database.number(&format!("SELECT COUNT(DISTINCT fence) FROM {table}")).await?;
     ensure!(count > i64::try_from(FAULTS)?, "{table}: only {count} holders wrote");
     let late = format!(
-        "SELECT COUNT(*) FROM (SELECT fence, MAX(fence) OVER (ORDER BY id) AS newest FROM {table}) w WHERE fence < newest"
+        "SELECT COUNT(*) FROM (SELECT fence, MAX(fence) OVER (ORDER BY id) AS newest FROM {table}) w \
+         WHERE fence < newest"
     );
     assert_eq!(database.number(&late).await?, 0, "{table}: an earlier holder wrote after a later one");
     let shared =

@@ -88,7 +88,8 @@ async fn a_schema_that_does_not_fit_is_named(flavor: Flavor) -> Result<()> {
     migrate(&database).await?;
     database.execute(&format!("UPDATE outbox_schema SET smallest_writer = {}", needed + 1)).await?;
     let newer = format!(
-        "the outbox tables serve programs that know version {} or a later one, this program knows {needed}: install a newer release",
+        "the outbox tables serve programs that know version {} or a later one, this program knows {needed}: install a \
+         newer release",
         needed + 1
     );
     assert_eq!(problem(&database).await?, newer);
@@ -110,14 +111,17 @@ async fn a_table_of_another_engine_or_collation_is_named(flavor: Flavor) -> Resu
     let database = Database::create_empty(flavor).await?;
     migrate(&database).await?;
     database
-        .execute("CREATE TABLE outbox_of_another_library (id INT PRIMARY KEY, a TEXT COLLATE utf8mb4_general_ci) ENGINE = MyISAM")
+        .execute(
+            "CREATE TABLE outbox_of_another_library (id INT PRIMARY KEY, \
+                  a TEXT COLLATE utf8mb4_general_ci) ENGINE = MyISAM",
+        )
         .await?;
     check_schema(&mut database.connect().await?).await?;
     database
         .execute("ALTER TABLE outbox_leases MODIFY owner VARCHAR(100) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci")
         .await?;
-    let collation = "the column outbox_leases.owner has the collation utf8mb4_general_ci, which takes different texts for the same: \
-                     give it the one that `relay migrate sql` prints";
+    let collation = "the column outbox_leases.owner has the collation utf8mb4_general_ci, which takes different texts \
+                     for the same: give it the one that `relay migrate sql` prints";
     assert_eq!(problem(&database).await?, collation);
     database.execute("ALTER TABLE outbox_leases ENGINE = MyISAM").await?;
     let engine = "the table outbox_leases has the engine MyISAM: run `ALTER TABLE outbox_leases ENGINE = InnoDB`";
@@ -133,7 +137,8 @@ async fn every_table_is_looked_at(flavor: Flavor) -> Result<()> {
     let tables: Vec<String> = sqlx::query_scalar(sql).fetch_all(&mut database.plain().await?).await?;
     assert!(tables.len() >= 13, "{tables:?}");
     // Without its row the check ends before.
-    let row = "CREATE TABLE outbox_schema (id INT PRIMARY KEY, smallest_reader BIGINT UNSIGNED, smallest_writer BIGINT UNSIGNED) ENGINE = MyISAM; \
+    let row = "CREATE TABLE outbox_schema (id INT PRIMARY KEY, smallest_reader BIGINT UNSIGNED, \
+               smallest_writer BIGINT UNSIGNED) ENGINE = MyISAM; \
                INSERT INTO outbox_schema VALUES (1, 1, 1)";
     // The first by name is reported: that is the newest one of these.
     for table in tables {
@@ -153,13 +158,17 @@ async fn the_views_show_one_row_for_each_message(flavor: Flavor) -> Result<()> {
         [(4, "[7,8]", r#"["t/0@1","t/1@5"]"#), (5, "[9]", "no list"), (6, "no list", r#"["t/1@6"]"#)]
     {
         let sql = format!(
-            "INSERT INTO outbox_claims VALUES ({id}, 0, 'me', 9, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), '{ids}', '', 0, 0); \
-             INSERT INTO outbox_sent VALUES ({id}, {id}, 9, 0, 'me', UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), '{ids}', '{receipts}')"
+            "INSERT INTO outbox_claims VALUES ({id}, 0, 'me', 9, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), '{ids}', '', 0, \
+             0); \
+             INSERT INTO outbox_sent VALUES ({id}, {id}, 9, 0, 'me', UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), '{ids}', \
+             '{receipts}')"
         );
         database.execute(&sql).await?;
     }
-    let standing = "INSERT INTO outbox_claims VALUES (10, 3, 'me', 9, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), '[]', '', 1, 21); \
-        INSERT INTO outbox_pending (lane, id, key_hash, bytes) VALUES (3, 20, 0, 1), (3, 21, 0, 1), (3, 22, 0, 1), (4, 20, 0, 1)";
+    let standing = "INSERT INTO outbox_claims VALUES (10, 3, 'me', 9, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), '[]', '', 1, \
+                    21); \
+        INSERT INTO outbox_pending (lane, id, key_hash, bytes) \
+        VALUES (3, 20, 0, 1), (3, 21, 0, 1), (3, 22, 0, 1), (4, 20, 0, 1)";
     database.execute(standing).await?;
     let mut connection = database.connect().await?;
     let claimed: Vec<(u64, u64)> = sqlx::query_as("SELECT id, claim_id FROM outbox_claimed_messages ORDER BY id")

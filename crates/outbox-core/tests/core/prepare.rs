@@ -146,7 +146,8 @@ async fn prepared_statements_find_their_rows_whatever_runs_between_them(flavor: 
             swap(&mut first, &mut second);
         }
     }
-    let sql = "SELECT message_id, COALESCE(p.key_hash, d.key_hash) FROM outbox_messages m LEFT JOIN outbox_pending p USING (id) \
+    let sql = "SELECT message_id, COALESCE(p.key_hash, d.key_hash) FROM outbox_messages m LEFT \
+               JOIN outbox_pending p USING (id) \
                LEFT JOIN outbox_delayed d USING (id) WHERE p.id IS NOT NULL OR d.id IS NOT NULL ORDER BY m.id";
     let due: Vec<(Vec<u8>, u64)> = sqlx::query_as(sql).fetch_all(&mut first).await?;
     assert_eq!(due, expected.map(|(id, hash)| (id.as_bytes().to_vec(), hash)));

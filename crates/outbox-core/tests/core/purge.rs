@@ -21,10 +21,12 @@ on_both_databases!(
 );
 
 const DEAD: &str = "INSERT INTO outbox_dead (lane, id, key_hash, bytes, attempts, died_at, reason, owner) \
-                    SELECT lane, id, key_hash, bytes, 0, UTC_TIMESTAMP(6) - INTERVAL 1 DAY, 'expired', '' FROM outbox_pending; \
+                    SELECT lane, id, key_hash, bytes, 0, UTC_TIMESTAMP(6) - INTERVAL 1 DAY, 'expired', '' \
+                    FROM outbox_pending; \
                     DELETE FROM outbox_pending";
 const DEAD_ONE: &str = "INSERT INTO outbox_dead (lane, id, key_hash, bytes, attempts, died_at, reason, owner) \
-                        SELECT lane, id, key_hash, bytes, 0, UTC_TIMESTAMP(6), 'expired', '' FROM outbox_pending WHERE id = 3";
+                        SELECT lane, id, key_hash, bytes, 0, UTC_TIMESTAMP(6), 'expired', '' FROM outbox_pending \
+                        WHERE id = 3";
 const BACK: &str = "INSERT INTO outbox_pending (lane, id, key_hash, bytes) \
                     SELECT lane, id, key_hash, bytes FROM outbox_dead WHERE lane = 0 AND id = 1; \
                     DELETE FROM outbox_dead WHERE lane = 0 AND id = 1";
@@ -90,10 +92,12 @@ async fn a_dead_message_that_is_being_purged_is_not_put_back(flavor: Flavor) -> 
 async fn a_sent_message_that_is_to_be_sent_again_is_kept(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
     enqueued(&database, 4).await?;
-    let receipt = "INSERT INTO outbox_sent (claim_id, lease_token, lane, owner, claimed_at, sent_at, message_ids, receipts) \
+    let receipt = "INSERT INTO outbox_sent (claim_id, lease_token, lane, owner, claimed_at, sent_at, message_ids, \
+                   receipts) \
                    VALUES (1, 0, 0, '', UTC_TIMESTAMP(6), UTC_TIMESTAMP(6) - INTERVAL 1 DAY, '[1, 2, 3, 4]', '[]')";
     let elsewhere = "INSERT INTO outbox_delayed (lane, id, key_hash, bytes, attempts, due_at, reason, holds_key) \
-                     SELECT lane, id, key_hash, bytes, 0, UTC_TIMESTAMP(6), 'scheduled', 0 FROM outbox_pending WHERE id = 2";
+                     SELECT lane, id, key_hash, bytes, 0, UTC_TIMESTAMP(6), 'scheduled', 0 FROM outbox_pending \
+                     WHERE id = 2";
     for text in [
         receipt,
         elsewhere,

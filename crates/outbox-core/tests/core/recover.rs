@@ -100,7 +100,8 @@ async fn a_recovery_raises_every_counter_and_can_be_repeated(flavor: Flavor) -> 
         before = after;
     }
     enqueue(conn, [sequenced()]).await?;
-    let noted = "SELECT CAST(JSON_UNQUOTE(JSON_EXTRACT(headers, '$.sequence')) AS SIGNED) FROM outbox_messages ORDER BY id DESC LIMIT 1";
+    let noted = "SELECT CAST(JSON_UNQUOTE(JSON_EXTRACT(headers, '$.sequence')) AS SIGNED) FROM outbox_messages \
+                 ORDER BY id DESC LIMIT 1";
     assert_eq!(database.number(noted).await?, 2003, "in the order of the commits, behind both margins");
     let account = "SELECT COUNT(*) FROM outbox_epochs WHERE margin = 1000 AND unsent = 2 AND account = CURRENT_USER()";
     assert_eq!(database.number(account).await?, 2);
@@ -185,7 +186,8 @@ async fn a_process_whose_lease_has_not_ended_is_named(flavor: Flavor) -> Result<
     let Holder { owner, lease: name, seconds } = &found;
     ensure!(owner == "worker-1" && name.as_deref() == Some("work") && (1..=31).contains(seconds), "{found:?}");
     lease.release().await?;
-    let claim = "INSERT INTO outbox_claims (lane, owner, lease_token, lease_until, claimed_at, message_ids, key_hashes) \
+    let claim = "INSERT INTO outbox_claims (lane, owner, lease_token, lease_until, claimed_at, message_ids, \
+                 key_hashes) \
                  VALUES (0, 'relay-1', 1, UTC_TIMESTAMP(6) + INTERVAL 1 HOUR, UTC_TIMESTAMP(6), '[1]', '')";
     database.execute(claim).await?;
     let found = holder(conn).await?.context("the claim is live")?;

@@ -26,7 +26,8 @@ async fn enqueue(database: &Database, message: Message) -> Result<()> {
 /// Microseconds between the enqueue and this column.
 async fn after_the_enqueue(database: &Database, column: &str) -> Result<i64> {
     let sql = format!(
-        "SELECT TIMESTAMPDIFF(MICROSECOND, m.created_at, {column}) FROM outbox_messages m LEFT JOIN outbox_delayed d USING (id)"
+        "SELECT TIMESTAMPDIFF(MICROSECOND, m.created_at, {column}) FROM outbox_messages m LEFT \
+         JOIN outbox_delayed d USING (id)"
     );
     database.number(&sql).await
 }

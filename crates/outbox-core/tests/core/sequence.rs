@@ -68,7 +68,8 @@ async fn transact(connection: &mut MySqlConnection, key: usize, n: usize) -> Res
 
 async fn numbers_follow_the_commits_although_the_service_enqueues_before_it_locks(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
-    let commits = "CREATE TABLE commits (k BIGINT UNSIGNED, place BIGINT UNSIGNED, message_id BINARY(16), PRIMARY KEY (k, place)); \
+    let commits = "CREATE TABLE commits (k BIGINT UNSIGNED, place BIGINT UNSIGNED, message_id BINARY(16), \
+                   PRIMARY KEY (k, place)); \
                    INSERT INTO test_keys VALUES (0, 0), (1, 0), (2, 0)";
     database.execute(commits).await?;
     let producers: Vec<_> = (0..PRODUCERS).map(|which| tokio::spawn(producer(database.clone(), which))).collect();
@@ -109,9 +110,11 @@ async fn a_batch_numbers_each_of_its_keys(flavor: Flavor) -> Result<()> {
     assert_eq!(numbers, [2, 1, 3, 1, 2]);
     let plain = "SELECT COUNT(*) FROM outbox_messages WHERE headers IS NULL";
     assert_eq!(database.number(plain).await?, 1, "a message that is not sequenced has no number");
-    let astray = "SELECT COUNT(*) FROM outbox_messages m JOIN outbox_pending p USING (id) WHERE m.headers IS NOT NULL AND \
+    let astray = "SELECT COUNT(*) FROM outbox_messages m JOIN outbox_pending p USING (id) WHERE m.headers IS NOT NULL \
+                  AND \
                   p.bytes <> LENGTH(m.payload) + LENGTH(m.message_key) \
-                  + LENGTH('sequence') + IF(m.id = (SELECT MIN(id) FROM outbox_messages), 20, LENGTH(JSON_UNQUOTE(JSON_EXTRACT(m.headers, '$.sequence'))))";
+                  + LENGTH('sequence') + IF(m.id = (SELECT MIN(id) \
+                  FROM outbox_messages), 20, LENGTH(JSON_UNQUOTE(JSON_EXTRACT(m.headers, '$.sequence'))))";
     assert_eq!(
         database.number(astray).await?,
         0,

@@ -241,17 +241,18 @@ const LEFT: &[(&str, &[&str])] = &[
 ];
 
 /// The worst values of the variables in [`SET`] and [`SET_BETWEEN`].
-const HOSTILE: &str = "SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE, READ ONLY; \
-    SET NAMES latin1, timestamp = 1, SESSION time_zone = '+05:00', SESSION innodb_lock_wait_timeout = 1, \
-    SESSION lock_wait_timeout = 1, SESSION completion_type = 2, SESSION net_read_timeout = 1, SESSION net_write_timeout = 1, \
-    SESSION sql_select_limit = 1, SESSION max_join_size = 1, SESSION sql_safe_updates = 1, SESSION sql_auto_is_null = 1, SESSION sql_buffer_result = 1, \
-    SESSION foreign_key_checks = 0, SESSION unique_checks = 0, SESSION group_concat_max_len = 4, \
-    SESSION max_sort_length = 64, SESSION div_precision_increment = 0, SESSION wait_timeout = 7, \
-    SESSION sql_mode = 'ANSI,NO_BACKSLASH_ESCAPES,HIGH_NOT_PRECEDENCE,PAD_CHAR_TO_FULL_LENGTH' \
-    /*!80013 , SESSION max_execution_time = 1, SESSION use_secondary_engine = FORCED */ \
-    /*M! , SESSION max_statement_time = 2, SESSION idle_transaction_timeout = 2, \
-    SESSION idle_readonly_transaction_timeout = 2, SESSION idle_write_transaction_timeout = 2, \
-    SESSION tmp_disk_table_size = 1024, SESSION query_cache_type = OFF */";
+const HOSTILE: &str = "SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE, READ ONLY; SET NAMES latin1, timestamp = \
+                       1, SESSION time_zone = '+05:00', SESSION innodb_lock_wait_timeout = 1, SESSION \
+                       lock_wait_timeout = 1, SESSION completion_type = 2, SESSION net_read_timeout = 1, SESSION \
+                       net_write_timeout = 1, SESSION sql_select_limit = 1, SESSION max_join_size = 1, SESSION \
+                       sql_safe_updates = 1, SESSION sql_auto_is_null = 1, SESSION sql_buffer_result = 1, SESSION \
+                       foreign_key_checks = 0, SESSION unique_checks = 0, SESSION group_concat_max_len = 4, SESSION \
+                       max_sort_length = 64, SESSION div_precision_increment = 0, SESSION wait_timeout = 7, SESSION \
+                       sql_mode = 'ANSI,NO_BACKSLASH_ESCAPES,HIGH_NOT_PRECEDENCE,PAD_CHAR_TO_FULL_LENGTH' /*!80013 , \
+                       SESSION max_execution_time = 1, SESSION use_secondary_engine = FORCED */ /*M! , SESSION \
+                       max_statement_time = 2, SESSION idle_transaction_timeout = 2, SESSION \
+                       idle_readonly_transaction_timeout = 2, SESSION idle_write_transaction_timeout = 2, SESSION \
+                       tmp_disk_table_size = 1024, SESSION query_cache_type = OFF */";
 
 /// Whether a name has the form of a pattern.
 fn matches(pattern: &str, name: &str) -> bool {
@@ -390,7 +391,8 @@ async fn a_service_may_have_any_settings(flavor: Flavor) -> Result<()> {
         outbox.enqueue(&mut tx, Message::new("orders", "").header("h", "").delay(PATIENCE)).await?;
         run(&mut tx, outbox.prepare(Message::new("orders", "").key(""))?.statements).await?;
         tx.commit().await?;
-        let sound = "SELECT COUNT(*) FROM outbox_messages LEFT JOIN outbox_pending p USING (id) LEFT JOIN outbox_delayed d USING (id) \
+        let sound = "SELECT COUNT(*) FROM outbox_messages LEFT JOIN outbox_pending p USING (id) LEFT \
+                     JOIN outbox_delayed d USING (id) \
                      WHERE payload = '' AND COALESCE(p.id, d.id) > 0 AND (message_key IS NULL) = (d.id IS NOT NULL)";
         ensure!(database.number(sound).await? == 4, "with {setting}");
         database.execute("DELETE FROM outbox_messages; DELETE FROM outbox_pending; DELETE FROM outbox_delayed").await?;

@@ -15,7 +15,8 @@ use testkit::{accounts::Account, database::Database, on_both_databases, servers:
 const MESSAGES: &str = "INSERT INTO outbox_messages (id, message_id, topic, created_at, due_at) \
     SELECT n, UNHEX(LPAD(HEX(n), 32, '0')), 't', UTC_TIMESTAMP(6) - INTERVAL IF(n < 8, n * 100, 86400) SECOND, \
     IF(n < 8, NULL, UTC_TIMESTAMP(6) - INTERVAL 10 SECOND) \
-    FROM (SELECT 1 AS n UNION SELECT 2 UNION SELECT 3 UNION SELECT 4 UNION SELECT 5 UNION SELECT 6 UNION SELECT 7 UNION SELECT 8) numbers";
+    FROM (SELECT 1 AS n UNION SELECT 2 UNION SELECT 3 UNION SELECT 4 UNION SELECT 5 UNION SELECT 6 UNION \
+    SELECT 7 UNION SELECT 8) numbers";
 /// Of these, 1 is due; 2 is in a paused lane; 8 was made pending ten seconds ago.
 const PENDING: &str = "INSERT INTO outbox_pending (lane, id) VALUES (0, 1), (1, 2), (2, 8); \
     INSERT INTO outbox_controls (kind, name, paused_at, ends_at, actor, reason) VALUES \
@@ -54,8 +55,10 @@ async fn pauses_and_the_newest_job_are_read_together(flavor: Flavor) -> Result<(
 
 async fn a_reason_has_the_error_of_most_of_its_messages(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
-    let rows = "INSERT INTO outbox_delayed (lane, id, due_at, reason, error) VALUES (0, 1, UTC_TIMESTAMP(6), 'parked', 'z'), \
-        (0, 2, UTC_TIMESTAMP(6), 'parked', 'b'), (0, 3, UTC_TIMESTAMP(6), 'parked', 'b'), (0, 4, UTC_TIMESTAMP(6), 'behind', NULL), \
+    let rows = "INSERT INTO outbox_delayed (lane, id, due_at, reason, error) \
+                VALUES (0, 1, UTC_TIMESTAMP(6), 'parked', 'z'), \
+        (0, 2, UTC_TIMESTAMP(6), 'parked', 'b'), (0, 3, UTC_TIMESTAMP(6), 'parked', 'b'), (0, 4, UTC_TIMESTAMP(6), \
+        'behind', NULL), \
         (1, 5, UTC_TIMESTAMP(6), 'paused', 'a')";
     database.execute(rows).await?;
     let lanes = stats::lanes(&mut database.connect().await?).await?;
@@ -72,7 +75,8 @@ async fn a_destination_that_worked_before_is_known_by_its_receipts(flavor: Flavo
     let database = Database::create(flavor).await?;
     let mut db = database.session_of(Account::Relay).await?;
     ensure!(!find::has_lately_sent(&mut db, "orders/").await?, "there is no receipt");
-    let receipt = "INSERT INTO outbox_sent (receipt_id, claim_id, lease_token, lane, owner, claimed_at, sent_at, message_ids, receipts) VALUES";
+    let receipt = "INSERT INTO outbox_sent (receipt_id, claim_id, lease_token, lane, owner, claimed_at, sent_at, \
+                   message_ids, receipts) VALUES";
     let values = |number: u64, places: &str| {
         format!("{receipt} ({number}, {number}, 1, 0, 'a', UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), '[1]', '{places}')")
     };
@@ -132,11 +136,13 @@ async fn lags_begin_when_a_message_is_due_and_are_told_by_cause(flavor: Flavor) 
 
 async fn a_key_is_blocked_once_and_only_by_what_an_operator_must_treat(flavor: Flavor) -> Result<()> {
     let database = Database::create(flavor).await?;
-    let dead = "INSERT INTO outbox_dead (lane, id, key_hash, bytes, attempts, died_at, holds_key, reason, owner) VALUES \
+    let dead = "INSERT INTO outbox_dead (lane, id, key_hash, bytes, attempts, died_at, holds_key, reason, owner) \
+                VALUES \
         (0, 1, 7, 0, 1, '2020-01-01', 1, 'expired', 'a'), (0, 2, 7, 0, 1, '2021-01-01', 1, 'too_large', 'a'), \
         (0, 3, 8, 0, 1, '2022-01-01', 0, 'too_large', 'a'), (1, 4, 7, 0, 1, '2023-01-01', 1, 'refused', 'a')";
     let delayed = "INSERT INTO outbox_delayed (lane, id, key_hash, due_at, holds_key, reason) VALUES \
-        (0, 5, 7, '9999-12-31', 1, 'behind'), (0, 6, 7, '9999-12-31', 1, 'behind'), (0, 7, 9, '9999-12-31', 1, 'unroutable'), \
+        (0, 5, 7, '9999-12-31', 1, 'behind'), (0, 6, 7, '9999-12-31', 1, 'behind'), (0, 7, 9, '9999-12-31', 1, \
+        'unroutable'), \
         (0, 8, 10, '9999-12-31', 1, 'unconfirmed'), (0, 9, 0, '9999-12-31', 0, 'no_route')";
     database.execute(&format!("{dead}; {delayed}")).await?;
     let stats = stats::stats(&mut database.connect().await?).await?;

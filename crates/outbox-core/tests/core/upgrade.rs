@@ -47,8 +47,10 @@ async fn migrate(database: &Database) -> Result<(), MigrateError> {
 
 /// Everything that the tables are made of, and what migrations write.
 async fn made(database: &Database) -> Result<Vec<String>> {
-    let sql = "SELECT CAST(CONCAT_WS(' ', table_name, ordinal_position, column_name, column_type, collation_name, is_nullable, \
-               COALESCE(column_default, '-'), extra) AS CHAR) FROM information_schema.columns WHERE table_schema = DATABASE() UNION ALL \
+    let sql = "SELECT CAST(CONCAT_WS(' ', table_name, ordinal_position, column_name, column_type, collation_name, \
+               is_nullable, \
+               COALESCE(column_default, '-'), extra) AS CHAR) FROM information_schema.columns \
+               WHERE table_schema = DATABASE() UNION ALL \
                SELECT CAST(CONCAT_WS(' ', table_name, index_name, seq_in_index, column_name, non_unique) AS CHAR) \
                FROM information_schema.statistics WHERE table_schema = DATABASE() UNION ALL \
                SELECT CAST(CONCAT_WS(' ', table_name, table_type, COALESCE(engine, '-')) AS CHAR) \
@@ -56,7 +58,8 @@ async fn made(database: &Database) -> Result<Vec<String>> {
     let mut connection = database.connect().await?;
     let mut made: Vec<String> = sqlx::query_scalar(sql).fetch_all(&mut connection).await?;
     if made.iter().any(|line| line.starts_with("outbox_schema ")) {
-        let rows = "SELECT CAST(CONCAT('migration ', version, ' ', success, ' ', HEX(checksum)) AS CHAR) FROM outbox_migrations UNION ALL \
+        let rows = "SELECT CAST(CONCAT('migration ', version, ' ', success, ' ', HEX(checksum)) AS CHAR) \
+                    FROM outbox_migrations UNION ALL \
                     SELECT CAST(CONCAT('lane ', lane) AS CHAR) FROM outbox_head UNION ALL \
                     SELECT CAST(CONCAT('schema ', smallest_reader, ' ', smallest_writer) AS CHAR) FROM outbox_schema";
         let rows: Vec<String> = sqlx::query_scalar(rows).fetch_all(&mut connection).await?;
@@ -126,7 +129,8 @@ async fn a_migration_that_waits_for_a_transaction_stalls_no_enqueue(flavor: Flav
             migrated
         })
     };
-    let waits = "SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() AND info LIKE 'ALTER TABLE outbox_messages ADD%'";
+    let waits = "SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() \
+                 AND info LIKE 'ALTER TABLE outbox_messages ADD%'";
     let mut longest = Duration::ZERO;
     for _ in 0..2 {
         database.wait_for(PATIENCE, waits).await?;
@@ -307,9 +311,9 @@ async fn the_session_of_the_caller_does_not_matter_and_stays(flavor: Flavor) -> 
     let database = Database::create_empty(flavor).await?;
     let mut connection = database.connect_as_admin().await?;
     let odd = "SET SESSION sql_mode = 'ANSI,NO_BACKSLASH_ESCAPES,TRADITIONAL,PIPES_AS_CONCAT', SESSION autocommit = 0, \
-               SESSION lock_wait_timeout = 77, SESSION innodb_lock_wait_timeout = 33, SESSION default_storage_engine = MyISAM, NAMES latin1, \
-               SESSION sql_select_limit = 7, SESSION group_concat_max_len = 4, SESSION completion_type = 2 \
-               /*!80000 , SESSION transaction_read_only = 1, SESSION max_execution_time = 1000 */ \
+               SESSION lock_wait_timeout = 77, SESSION innodb_lock_wait_timeout = 33, SESSION default_storage_engine = \
+               MyISAM, NAMES latin1, SESSION sql_select_limit = 7, SESSION group_concat_max_len = 4, SESSION \
+               completion_type = 2 /*!80000 , SESSION transaction_read_only = 1, SESSION max_execution_time = 1000 */ \
                /*M! , SESSION tx_read_only = 1, SESSION max_statement_time = 1, SESSION sql_if_exists = 1 */";
     sqlx::raw_sql(odd).execute(&mut connection).await?;
     if flavor == Flavor::MySql {

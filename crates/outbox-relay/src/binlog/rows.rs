@@ -147,7 +147,8 @@ pub(crate) struct Table {
 
 /// Reads the columns, which the account must see.
 pub(crate) async fn columns(connection: &mut Conn, schema: &str) -> Result<Columns, Refused> {
-    let sql = "SELECT CAST(table_schema AS CHAR), CAST(table_name AS CHAR), CAST(column_name AS CHAR) FROM information_schema.columns \
+    let sql = "SELECT CAST(table_schema AS CHAR), CAST(table_name AS CHAR), CAST(column_name AS CHAR) \
+               FROM information_schema.columns \
                WHERE table_schema = ? AND LEFT(table_name, 7) = 'outbox_' ORDER BY table_name, ordinal_position";
     let rows: Vec<(String, String, String)> = connection.exec(sql, (schema,)).await?;
     let (mut name, mut tables) = (String::new(), HashMap::<_, Vec<String>>::new());

@@ -244,8 +244,8 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "committed {}, arrived {}, lost {}, lost by the server {}, phantom {}, duplicates {}, repeated {}, out of order {}, dead {}, \
-             waiting {}",
+            "committed {}, arrived {}, lost {}, lost by the server {}, phantom {}, duplicates {}, repeated {}, out of \
+             order {}, dead {}, waiting {}",
             self.committed,
             self.arrived,
             self.lost.len(),

@@ -37,7 +37,8 @@ impl Flavor {
     pub fn sessions(self) -> &'static str {
         match self {
             Self::MySql => {
-                "(SELECT CAST(processlist_id AS SIGNED) AS id, processlist_user AS user, processlist_command AS command \
+                "(SELECT CAST(processlist_id AS SIGNED) AS id, processlist_user AS user, \
+                 processlist_command AS command \
                   FROM performance_schema.threads WHERE processlist_db = DATABASE()) AS sessions"
             }
             Self::MariaDb => {

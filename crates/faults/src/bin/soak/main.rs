@@ -121,8 +121,8 @@ async fn run(options: &Options) -> Result<bool> {
         Err(error) => Err(error),
     };
     let what = format!(
-        "{RELAYS} relays, {:?}, {hours:.2} hours, {rate:.1} transactions a second with payloads of up to {} bytes, seed {}, \
-         a look every {} s. Sent messages are kept for {keep} s (0: for ever).",
+        "{RELAYS} relays, {:?}, {hours:.2} hours, {rate:.1} transactions a second with payloads of up to {} bytes, \
+         seed {}, a look every {} s. Sent messages are kept for {keep} s (0: for ever).",
         options.broker, options.largest, options.seed, options.every,
     );
     let report = Report { what: &what, series: &probe.series, delivery: &delivery };

@@ -35,9 +35,9 @@ impl Report<'_> {
         lines.extend(self.series.iter().map(line));
         let [noise, too_much] = [NOISE, TOO_MUCH].map(|share| share * 100.0);
         format!(
-            "# Soak\n\n{}\n\n{}\n\n{}\nThe rise is that of a line through the last three quarters. \
-             Growing: over that time it rises by more than {noise:.0} % of the median, and by more than {SMALL} of the bound. \
-             Beyond its bound: by more than {too_much:.0} % of the median, and by more than the bound.\n",
+            "# Soak\n\n{}\n\n{}\n\n{}\nThe rise is that of a line through the last three quarters. Growing: over that \
+             time it rises by more than {noise:.0} % of the median, and by more than {SMALL} of the bound. Beyond its \
+             bound: by more than {too_much:.0} % of the median, and by more than the bound.\n",
             self.what,
             self.verdict(),
             report::table(&lines),
@@ -47,7 +47,8 @@ impl Report<'_> {
     fn verdict(&self) -> String {
         match self.delivery {
             Ok(counts) => format!(
-                "Delivery: {} messages, 0 lost, 0 phantom, 0 out of order; {} duplicates ({} announced), {} take-overs.",
+                "Delivery: {} messages, 0 lost, 0 phantom, 0 out of order; {} duplicates ({} announced), {} \
+                 take-overs.",
                 counts.messages,
                 counts.duplicates,
                 counts.announced.values().sum::<u64>(),

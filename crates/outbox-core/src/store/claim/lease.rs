@@ -125,9 +125,11 @@ pub const MOST_EXPIRED: usize = 20;
 /// locking read would wait for every claim that is being settled. Of tails only those that nobody has turned into a
 /// list for ten seconds: they have too many rows. Reads the live claims.
 pub async fn expired(conn: &mut MySqlConnection, above: u64) -> Result<Vec<Expired>, sqlx::Error> {
-    let sql = "SELECT claim_id, lease_token, owner, lane, message_ids, CAST(IF(kind = 0, 0, mark) AS UNSIGNED) FROM outbox_claims \
+    let sql = "SELECT claim_id, lease_token, owner, lane, message_ids, CAST(IF(kind = 0, 0, mark) AS UNSIGNED) \
+               FROM outbox_claims \
                WHERE claim_id > ? AND lease_until < UTC_TIMESTAMP(6) \
-               AND (kind = 0 OR kind = 2 AND claimed_at < UTC_TIMESTAMP(6) - INTERVAL 10 SECOND) ORDER BY claim_id LIMIT ?";
+               AND (kind = 0 OR kind = 2 AND claimed_at < UTC_TIMESTAMP(6) - INTERVAL 10 SECOND) ORDER BY claim_id \
+               LIMIT ?";
     let rows = sqlx::query(sql).bind(above).bind(MOST_EXPIRED as u64).fetch_all(conn).await?;
     let expired = |row: &MySqlRow| {
         Ok(Expired {

@@ -60,7 +60,8 @@ pub(in crate::store) async fn put_back(
     condition: &'static str,
 ) -> Result<u64, sqlx::Error> {
     let text = sql!(
-        "BEGIN; UPDATE outbox_head SET version = {raised}, claimer = 0, low = LEAST(low, {smallest}) WHERE lane = {lane};
+        "BEGIN; UPDATE outbox_head SET version = {raised}, claimer = 0, low = LEAST(low, {smallest})
+            WHERE lane = {lane};
         INSERT IGNORE INTO outbox_pending (lane, id, key_hash, bytes, attempts)
             SELECT d.lane, d.id, d.key_hash, d.bytes, d.attempts FROM {ids}
             STRAIGHT_JOIN outbox_delayed d FORCE INDEX (PRIMARY) ON d.id = l.id{condition} AND d.lane = {lane};

@@ -55,7 +55,8 @@ pub async fn messages(conn: &mut MySqlConnection, ids: &[u64]) -> Result<Vec<Sto
 /// reads do not see yet: the transaction of that row may have changed other tables, too, such as a replay.
 pub async fn shown(conn: &mut MySqlConnection, lane: u16, ids: &[u64]) -> Result<Vec<Stored>, sqlx::Error> {
     let pending = sql!(
-        "SELECT p.id FROM {ids} STRAIGHT_JOIN outbox_pending p FORCE INDEX (PRIMARY) ON p.lane = {lane} AND p.id = l.id",
+        "SELECT p.id FROM {ids} STRAIGHT_JOIN outbox_pending p FORCE INDEX (PRIMARY) ON p.lane = {lane} \
+         AND p.id = l.id",
         ids = listed(ids),
         lane,
     );
@@ -79,7 +80,8 @@ pub(crate) fn text(ids: &[u64]) -> Text {
             expires_at IS NOT NULL AND expires_at <= UTC_TIMESTAMP(6)
             FROM outbox_messages WHERE {ids} ORDER BY id;
         SELECT first_id, epoch FROM outbox_epochs
-            UNION ALL SELECT CAST(0 AS UNSIGNED), CAST(0 AS UNSIGNED) FROM (SELECT id FROM outbox_replays LIMIT 1) AS replays",
+            UNION ALL SELECT CAST(0 AS UNSIGNED), CAST(0 AS UNSIGNED) FROM (SELECT id FROM outbox_replays
+                LIMIT 1) AS replays",
         ids = id_list("id", ids),
     )
 }

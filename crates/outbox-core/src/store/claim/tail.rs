@@ -112,9 +112,11 @@ pub async fn form(
     (token, lease): (u64, Duration),
 ) -> Result<Option<ClaimLease>, sqlx::Error> {
     let text = sql!(
-        "BEGIN; UPDATE outbox_head SET sealed = version, claimer = {token}, version = {sealed} WHERE lane = {lane} AND version < {sealed};
+        "BEGIN; UPDATE outbox_head SET sealed = version, claimer = {token}, version = {sealed} WHERE lane = {lane}
+            AND version < {sealed};
         INSERT INTO outbox_claims (lane, owner, lease_until, claimed_at, lease_token, message_ids, key_hashes, kind)
-            SELECT lane, {owner}, UTC_TIMESTAMP(6) + INTERVAL {lease} MICROSECOND, UTC_TIMESTAMP(6), claimer, '[]', x'', 3
+            SELECT lane, {owner}, UTC_TIMESTAMP(6) + INTERVAL {lease} MICROSECOND, UTC_TIMESTAMP(6), claimer, '[]',
+                x'', 3
             FROM outbox_head WHERE lane = {lane} AND claimer = {token}; COMMIT",
         sealed = SEALED,
         lane,
@@ -182,7 +184,8 @@ fn waited_for(lane: u16, settlement: &Settlement) -> Text {
     }
     sql!(
         ";
-        UPDATE {ids} STRAIGHT_JOIN outbox_pending p FORCE INDEX (PRIMARY) ON p.lane = {lane} AND p.id = l.id SET p.attempts = p.attempts",
+        UPDATE {ids} STRAIGHT_JOIN outbox_pending p FORCE INDEX (PRIMARY) ON p.lane = {lane} AND p.id = l.id
+            SET p.attempts = p.attempts",
         ids = listed(&ids),
         lane,
     )
@@ -227,8 +230,10 @@ fn successor(claim: ClaimLease, next: &NextClaim, lease: Duration) -> Text {
     let insert = |ids: &[u64], keys: &[u64], kind: &'static str, mark: u64| {
         sql!(
             ";
-            INSERT INTO outbox_claims (lane, owner, lease_until, claimed_at, lease_token, message_ids, key_hashes, kind, mark)
-                SELECT c.lane, c.owner, UTC_TIMESTAMP(6) + INTERVAL {lease} MICROSECOND, UTC_TIMESTAMP(6), c.lease_token,
+            INSERT INTO outbox_claims (lane, owner, lease_until, claimed_at, lease_token, message_ids, key_hashes,
+                kind, mark)
+                SELECT c.lane, c.owner, UTC_TIMESTAMP(6) + INTERVAL {lease} MICROSECOND, UTC_TIMESTAMP(6),
+                    c.lease_token,
                     '[{ids}]', {hashes}, {kind}, {mark}
                 FROM outbox_claims c{receipt} WHERE c.claim_id = {claim_id} AND c.lease_token = {lease_token}",
             lease = micros(lease),
@@ -287,8 +292,10 @@ pub async fn begin(
     limit: u32,
 ) -> Result<Begun, sqlx::Error> {
     let text = sql!(
-        "SELECT id, key_hash FROM outbox_delayed FORCE INDEX (outbox_delayed_key) WHERE lane = {lane} AND holds_key = 1 LIMIT {limit};
-        SELECT id, key_hash FROM outbox_dead FORCE INDEX (outbox_dead_key) WHERE lane = {lane} AND holds_key = 1 LIMIT {limit};
+        "SELECT id, key_hash FROM outbox_delayed FORCE INDEX (outbox_delayed_key) WHERE lane = {lane} AND holds_key = 1
+            LIMIT {limit};
+        SELECT id, key_hash FROM outbox_dead FORCE INDEX (outbox_dead_key) WHERE lane = {lane} AND holds_key = 1
+            LIMIT {limit};
         SELECT id, key_hash, bytes, CAST(attempts AS UNSIGNED), CAST(takeovers AS UNSIGNED) FROM outbox_pending
             WHERE lane = {lane} ORDER BY id LIMIT {limit};
         SELECT COUNT(*) FROM outbox_claims WHERE claim_id = {claim_id} AND lease_token = {token} AND kind = 1;
@@ -400,8 +407,10 @@ pub async fn close(conn: &mut MySqlConnection, claim: ClaimLease, quiet: Duratio
     let ClaimLease { claim_id, lease_token } = claim;
     let text = sql!(
         "BEGIN;
-        INSERT INTO outbox_claims (lane, owner, lease_until, claimed_at, lease_token, message_ids, key_hashes, kind, mark)
-            SELECT c.lane, c.owner, c.lease_until, UTC_TIMESTAMP(6), c.lease_token, '[]', x'', 2, c.mark FROM outbox_claims c
+        INSERT INTO outbox_claims (lane, owner, lease_until, claimed_at, lease_token, message_ids, key_hashes, kind,
+            mark)
+            SELECT c.lane, c.owner, c.lease_until, UTC_TIMESTAMP(6), c.lease_token, '[]', x'', 2, c.mark
+                FROM outbox_claims c
             WHERE c.claim_id = {claim_id} AND c.lease_token = {lease_token} AND c.kind IN (1, 3)
             AND c.claimed_at <= UTC_TIMESTAMP(6) - INTERVAL {quiet} MICROSECOND FOR UPDATE;
         DELETE c FROM outbox_claims c STRAIGHT_JOIN outbox_claims n FORCE INDEX (PRIMARY)

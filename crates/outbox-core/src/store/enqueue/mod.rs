@@ -157,7 +157,8 @@ fn message_row((position, (message, headers)): (u64, (&Message, &Option<String>)
         headers.as_deref().map(|headers| sql!("{headers}", headers = Utf8(headers)))
     };
     sql!(
-        "({id}, {topic}, {key}, {event_type}, {content_type}, {headers}, {payload}, UTC_TIMESTAMP(6){open}, {due_at}, {expires_at})",
+        "({id}, {topic}, {key}, {event_type}, {content_type}, {headers}, {payload}, UTC_TIMESTAMP(6){open}, {due_at}, \
+         {expires_at})",
         id = Hex(message.message_id.as_bytes()),
         topic = Utf8(&message.contents.topic),
         key = message.contents.key.as_deref().map(Hex),
@@ -209,7 +210,8 @@ fn rows(insert: &'static str, rows: impl Iterator<Item = Text>) -> Text {
 /// As [`crate::store::enqueue::sequence::take`]: the number is in `LAST_INSERT_ID()` for the next statement.
 fn take_number(message: &Message) -> Text {
     sql!(
-        "INSERT INTO outbox_key_sequence (topic, message_key, last_sequence) VALUES ({topic}, {key}, LAST_INSERT_ID(1{open}))
+        "INSERT INTO outbox_key_sequence (topic, message_key, last_sequence)
+            VALUES ({topic}, {key}, LAST_INSERT_ID(1{open}))
             ON DUPLICATE KEY UPDATE last_sequence = LAST_INSERT_ID(last_sequence + 1); ",
         open = OPEN,
         topic = Utf8(&message.contents.topic),

@@ -27,7 +27,8 @@ macro_rules! insert {
     ($value:literal, $headers:literal) => {
         concat!(
             "INSERT INTO outbox_messages \
-            (message_id, topic, message_key, event_type, content_type, headers, payload, created_at, due_at, expires_at) \
+            (message_id, topic, message_key, event_type, content_type, headers, payload, created_at, due_at, \
+            expires_at) \
             VALUES (?, ?, ",
             $value,
             ", ?, ?, ",

@@ -27,7 +27,8 @@ pub struct ConsumerRow {
 /// All consumers by name. Reads up to 100,000 rows of each, the last 20,000 of all, and the rows of dead messages; no
 /// lock.
 pub async fn consumers(conn: &mut MySqlConnection) -> Result<Vec<ConsumerRow>, sqlx::Error> {
-    let dead = "SELECT d.consumer, COUNT(*), COUNT(p.consumer), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', MAX(d.died_at)) \
+    let dead = "SELECT d.consumer, COUNT(*), COUNT(p.consumer), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', \
+                MAX(d.died_at)) \
                 FROM inbox_dead d LEFT JOIN inbox_processed p FORCE INDEX (PRIMARY) \
                 ON p.consumer = d.consumer AND p.message_id = d.message_id GROUP BY d.consumer";
     let dead: Vec<(String, i64, i64, Option<i64>)> = sqlx::query_as(dead).fetch_all(&mut *conn).await?;
@@ -71,10 +72,13 @@ pub async fn outcomes(conn: &mut MySqlConnection, message_id: Uuid) -> Result<Ve
     let sql = "SELECT p.consumer, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', p.processed_at), FALSE, '', '' FROM \
                (SELECT consumer FROM inbox_processed GROUP BY consumer) c \
                STRAIGHT_JOIN inbox_processed p FORCE INDEX (PRIMARY) ON p.consumer = c.consumer AND p.message_id = ? \
-               WHERE NOT EXISTS (SELECT 1 FROM inbox_dead d WHERE d.consumer = p.consumer AND d.message_id = p.message_id) \
-               UNION ALL SELECT d.consumer, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', d.died_at), TRUE, d.reason, COALESCE(d.error, '') FROM \
+               WHERE NOT EXISTS (SELECT 1 FROM inbox_dead d WHERE d.consumer = p.consumer \
+               AND d.message_id = p.message_id) \
+               UNION ALL SELECT d.consumer, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', d.died_at), TRUE, d.reason, \
+               COALESCE(d.error, '') FROM \
                (SELECT consumer FROM inbox_dead GROUP BY consumer) c \
-               STRAIGHT_JOIN inbox_dead d FORCE INDEX (PRIMARY) ON d.consumer = c.consumer AND d.message_id = ? ORDER BY 1, 2";
+               STRAIGHT_JOIN inbox_dead d FORCE INDEX (PRIMARY) ON d.consumer = c.consumer AND d.message_id = ? \
+               ORDER BY 1, 2";
     let id = message_id.as_bytes().as_slice();
     let rows: Vec<(String, i64, bool, String, String)> = sqlx::query_as(sql).bind(id).bind(id).fetch_all(conn).await?;
     let row = |(consumer, at, is_dead, reason, error)| OutcomeRow {
@@ -111,7 +115,8 @@ pub async fn dead(
     (consumer, reason): (Option<&str>, Option<&str>),
     limit: u32,
 ) -> Result<Vec<DeadRow>, sqlx::Error> {
-    let sql = "SELECT consumer, message_id, topic, attempts, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', died_at), reason, \
+    let sql = "SELECT consumer, message_id, topic, attempts, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', died_at), \
+               reason, \
                COALESCE(error, '') FROM (SELECT consumer, message_id, topic, attempts, died_at, reason, error \
                FROM inbox_dead FORCE INDEX (inbox_dead_died_at) ORDER BY died_at DESC LIMIT ?) newest \
                WHERE consumer = COALESCE(?, consumer) AND reason = COALESCE(?, reason) ORDER BY died_at DESC LIMIT ?";

@@ -14,10 +14,11 @@ use crate::{Contents, SequenceNumber, Statement};
 /// keeps these settings: no cut answer, no other end than the one asked for, the true time, no end of a transaction
 /// while its handler works, and no wait for a locked table that outlasts the consumer's deadline of 60 s: a server does
 /// not notice that the client has left. Other time limits are the service's own.
-pub const BEGIN: &str = "SET SESSION sql_select_limit = 18446744073709551615, SESSION completion_type = 0, timestamp = DEFAULT, \
-    SESSION lock_wait_timeout = CAST(LEAST(@@SESSION.lock_wait_timeout, 50) AS UNSIGNED) \
-    /*M! , SESSION idle_transaction_timeout = 0, SESSION idle_readonly_transaction_timeout = 0, \
-    SESSION idle_write_transaction_timeout = 0 */; START TRANSACTION READ WRITE; SAVEPOINT outbox_inbox";
+pub const BEGIN: &str = "SET SESSION sql_select_limit = 18446744073709551615, SESSION completion_type = 0, timestamp = \
+                         DEFAULT, SESSION lock_wait_timeout = CAST(LEAST(@@SESSION.lock_wait_timeout, 50) AS UNSIGNED) \
+                         /*M! , SESSION idle_transaction_timeout = 0, SESSION idle_readonly_transaction_timeout = 0, \
+                         SESSION idle_write_transaction_timeout = 0 */; START TRANSACTION READ WRITE; SAVEPOINT \
+                         outbox_inbox";
 
 /// Whether the transaction that was opened with [`BEGIN`] is still the same. False: the server has ended it in between,
 /// after a deadlock, a DDL statement, or a COMMIT of other code. Locks nothing.
@@ -109,7 +110,8 @@ const REST: usize = 16 << 10;
 /// be, also without key and headers. The server would refuse the whole, and its partition or queue would stop.
 pub async fn insert_dead(conn: &mut MySqlConnection, dead: &DeadDelivery<'_>) -> Result<(), sqlx::Error> {
     // MariaDB's SQL mode EMPTY_STRING_IS_NULL takes an empty bind for NULL.
-    let sql = "INSERT IGNORE INTO inbox_dead (consumer, message_id, topic, message_key, event_type, content_type, headers, \
+    let sql = "INSERT IGNORE INTO inbox_dead (consumer, message_id, topic, message_key, event_type, content_type, \
+               headers, \
                payload, attempts, died_at, reason, error) \
                VALUES (?, ?, ?, IF(?, x'', ?), ?, ?, ?, IF(?, x'', ?), ?, UTC_TIMESTAMP(6), ?, ?)";
     let Contents { topic, key, event_type, content_type, headers, payload } = dead.contents;
@@ -157,8 +159,10 @@ pub struct Kept {
 /// The first dead message of a consumer behind this id, locked. Messages that another transaction has locked are left
 /// out, and those with the reason `too_large`. Primary key; one row, and those that are left out.
 pub async fn lock_dead(conn: &mut MySqlConnection, consumer: &str, after: Uuid) -> Result<Option<Kept>, sqlx::Error> {
-    let sql = "SELECT message_id, topic, message_key, event_type, content_type, headers, payload, attempts FROM inbox_dead \
-               WHERE consumer = ? AND message_id > ? AND reason <> ? ORDER BY message_id LIMIT 1 FOR UPDATE SKIP LOCKED";
+    let sql = "SELECT message_id, topic, message_key, event_type, content_type, headers, payload, attempts \
+               FROM inbox_dead \
+               WHERE consumer = ? AND message_id > ? AND reason <> ? ORDER BY message_id LIMIT 1 \
+               FOR UPDATE SKIP LOCKED";
     let query = sqlx::query(sql).bind(consumer).bind(after.as_bytes().as_slice()).bind(TOO_LARGE);
     let row = query.fetch_optional(conn).await?;
     row.map(|row| {
@@ -240,7 +244,8 @@ pub async fn advance(
     SequenceNumber { epoch, number }: SequenceNumber,
 ) -> Result<bool, sqlx::Error> {
     let sql = "UPDATE inbox_sequence SET sequence = ?, seen_at = UTC_TIMESTAMP(6) \
-               WHERE consumer = ? AND topic = ? AND message_key = ? AND sequence > 0 AND sequence + 1 = ? AND epoch = ?";
+               WHERE consumer = ? AND topic = ? AND message_key = ? AND sequence > 0 AND sequence + 1 = ? \
+               AND epoch = ?";
     let query = sqlx::query(sql).bind(number).bind(place.consumer).bind(place.topic).bind(place.key);
     Ok(query.bind(number).bind(epoch).execute(conn).await?.rows_affected() == 1)
 }
@@ -255,7 +260,8 @@ pub async fn lock_sequence(
     let sql =
         "INSERT IGNORE INTO inbox_sequence (consumer, topic, message_key, sequence, missing) VALUES (?, ?, ?, 0, '[]')";
     sqlx::query(sql).bind(place.consumer).bind(place.topic).bind(place.key).execute(&mut *conn).await?;
-    let sql = "SELECT sequence, epoch, missing FROM inbox_sequence WHERE consumer = ? AND topic = ? AND message_key = ? FOR UPDATE";
+    let sql = "SELECT sequence, epoch, missing FROM inbox_sequence WHERE consumer = ? AND topic = ? \
+               AND message_key = ? FOR UPDATE";
     sqlx::query_as(sql).bind(place.consumer).bind(place.topic).bind(place.key).fetch_one(conn).await
 }
 

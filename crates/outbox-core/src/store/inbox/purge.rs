@@ -117,7 +117,8 @@ async fn has_refused(conn: &mut MySqlConnection, consumer: &str) -> Result<bool,
 async fn delete(tx: &mut MySqlConnection, age: Duration, due: &[KeyPosition]) -> Result<u64, sqlx::Error> {
     let lock = |key: &KeyPosition| {
         sql!(
-            "SELECT 1 FROM inbox_sequence WHERE {is} AND seen_at < UTC_TIMESTAMP(6) - INTERVAL {age} MICROSECOND FOR UPDATE SKIP LOCKED",
+            "SELECT 1 FROM inbox_sequence WHERE {is} AND seen_at < UTC_TIMESTAMP(6) - INTERVAL {age} MICROSECOND \
+             FOR UPDATE SKIP LOCKED",
             is = key.is(),
             age = micros(age),
         )

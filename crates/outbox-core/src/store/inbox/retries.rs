@@ -120,8 +120,10 @@ pub async fn open(conn: &mut MySqlConnection, consumer: &str) -> Result<Option<O
 /// The next message of an order. Later gaps of a sequenced key are of the same order: while it is carried out they die
 /// with each message that comes. Primary key, the rows of the consumer up to it; no lock.
 pub async fn next(conn: &mut MySqlConnection, consumer: &str, retry: &OpenRetry) -> Result<Option<Uuid>, sqlx::Error> {
-    let sql = "SELECT message_id FROM inbox_dead WHERE consumer = ? AND message_id > ? AND message_id <= ? AND reason <> ? \
-               AND (reason = 'sequence' OR died_at <= (SELECT ordered_at FROM inbox_retries WHERE retry_id = ?)) ORDER BY message_id LIMIT 1";
+    let sql = "SELECT message_id FROM inbox_dead WHERE consumer = ? AND message_id > ? AND message_id <= ? \
+               AND reason <> ? \
+               AND (reason = 'sequence' OR died_at <= (SELECT ordered_at FROM inbox_retries WHERE retry_id = ?)) \
+               ORDER BY message_id LIMIT 1";
     let last = retry.message_id.unwrap_or(Uuid::max());
     let query = sqlx::query_scalar(sql).bind(consumer).bind(retry.last_id.as_bytes().as_slice());
     let query = query.bind(last.as_bytes().as_slice()).bind(TOO_LARGE).bind(retry.retry_id);
@@ -138,14 +140,16 @@ pub async fn take(
     longest: Duration,
 ) -> Result<bool, sqlx::Error> {
     let sql = "UPDATE inbox_retries SET last_id = ?, failed = failed + 1, taken_at = UTC_TIMESTAMP(6), \
-               busy_until = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND WHERE retry_id = ? AND last_id = ? AND busy_until <= UTC_TIMESTAMP(6)";
+               busy_until = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND WHERE retry_id = ? AND last_id = ? \
+               AND busy_until <= UTC_TIMESTAMP(6)";
     let query = sqlx::query(sql).bind(message_id.as_bytes().as_slice()).bind(micros(longest)).bind(retry.retry_id);
     Ok(query.bind(retry.last_id.as_bytes().as_slice()).execute(conn).await?.rows_affected() == 1)
 }
 
 /// Notes that a message was processed, or stays dead. Primary key, one row.
 pub async fn note(conn: &mut MySqlConnection, retry_id: u64, is_processed: bool) -> Result<(), sqlx::Error> {
-    let sql = "UPDATE inbox_retries SET processed = processed + ?, failed = failed - ?, busy_until = UTC_TIMESTAMP(6) WHERE retry_id = ?";
+    let sql = "UPDATE inbox_retries SET processed = processed + ?, failed = failed - ?, busy_until = UTC_TIMESTAMP(6) \
+               WHERE retry_id = ?";
     sqlx::query(sql).bind(is_processed).bind(is_processed).bind(retry_id).execute(conn).await.map(drop)
 }
 

@@ -15,6 +15,7 @@ pub async fn is_recorded(conn: &mut MySqlConnection, job: &DueJob) -> Result<boo
 
 /// Ends a job of which no batch was carried out. Primary key, one row.
 pub async fn refuse(conn: &mut MySqlConnection, job: &DueJob) -> Result<(), sqlx::Error> {
-    let sql = "UPDATE outbox_jobs SET ended_at = UTC_TIMESTAMP(6), is_stopped = 2 WHERE job_id = ? AND token = 0 AND ended_at IS NULL";
+    let sql = "UPDATE outbox_jobs SET ended_at = UTC_TIMESTAMP(6), is_stopped = 2 WHERE job_id = ? AND token = 0 \
+               AND ended_at IS NULL";
     sqlx::query(sql).bind(job.job_id).execute(conn).await.map(drop)
 }

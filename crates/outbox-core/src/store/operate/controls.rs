@@ -37,7 +37,8 @@ pub async fn pause(
 ) -> Result<(), sqlx::Error> {
     let text = sql!(
         "BEGIN; REPLACE INTO outbox_controls (kind, name, paused_at, ends_at, actor, reason)
-            VALUES ({kind}, {name}, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6) + INTERVAL {time} MICROSECOND, {actor}, {reason});
+            VALUES ({kind}, {name}, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6) + INTERVAL {time} MICROSECOND, {actor},
+                {reason});
         {record}; COMMIT",
         kind = Utf8(kind),
         name = Utf8(name),
@@ -56,7 +57,8 @@ pub async fn resume(
     actor: &Actor<'_>,
 ) -> Result<bool, sqlx::Error> {
     let text = sql!(
-        "DELETE FROM outbox_controls WHERE kind = {kind} AND name = {name} AND (ends_at IS NULL OR ends_at > UTC_TIMESTAMP(6))",
+        "DELETE FROM outbox_controls WHERE kind = {kind} AND name = {name} AND (ends_at IS NULL \
+         OR ends_at > UTC_TIMESTAMP(6))",
         kind = Utf8(kind),
         name = Utf8(name),
     );
@@ -72,10 +74,12 @@ pub async fn resume(
 /// The present pauses, and the number of the newest job, 0 without one. Reads the whole table of pauses, which also has
 /// the rows of those whose time has passed; no lock.
 pub async fn orders(conn: &mut MySqlConnection) -> Result<(Vec<ControlRow>, u64), sqlx::Error> {
-    let sql = "SELECT CAST(COALESCE(j.newest, 0) AS UNSIGNED), c.kind, c.name, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', c.paused_at), \
+    let sql = "SELECT CAST(COALESCE(j.newest, 0) AS UNSIGNED), c.kind, c.name, TIMESTAMPDIFF(MICROSECOND, \
+               '1970-01-01', c.paused_at), \
                TIMESTAMPDIFF(MICROSECOND, '1970-01-01', c.ends_at), c.actor, c.reason \
                FROM (SELECT MAX(job_id) AS newest FROM outbox_jobs) j \
-               LEFT JOIN outbox_controls c ON c.ends_at IS NULL OR c.ends_at > UTC_TIMESTAMP(6) ORDER BY c.kind, c.name";
+               LEFT JOIN outbox_controls c ON c.ends_at IS NULL OR c.ends_at > UTC_TIMESTAMP(6) \
+               ORDER BY c.kind, c.name";
     let rows = sqlx::query(sql).fetch_all(conn).await?;
     let pause = |row: &MySqlRow| {
         let Some(kind) = row.try_get(1)? else { return Ok(None) };

@@ -27,8 +27,10 @@ pub struct Server {
 pub async fn server(conn: &mut MySqlConnection) -> Result<Server, sqlx::Error> {
     let sql = "SELECT CAST(CURRENT_USER() AS CHAR), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
     let (account, now) = sqlx::query_as(sql).fetch_one(&mut *conn).await?;
-    let sql = "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('version', 'innodb_flush_log_at_trx_commit', 'log_bin', 'sync_binlog', \
-               'binlog_format', 'read_only', 'innodb_read_only', 'group_replication_group_name', 'transaction_read_only', 'tx_read_only', 'max_connections', \
+    let sql = "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('version', 'innodb_flush_log_at_trx_commit', 'log_bin', \
+               'sync_binlog', \
+               'binlog_format', 'read_only', 'innodb_read_only', 'group_replication_group_name', \
+               'transaction_read_only', 'tx_read_only', 'max_connections', \
                'max_allowed_packet', 'innodb_page_size')";
     let variables: Vec<(String, String)> = sqlx::query_as(sql).fetch_all(&mut *conn).await?;
     let variables = variables.into_iter().map(|(name, value)| (name.to_lowercase(), value)).collect();
@@ -146,8 +148,10 @@ pub async fn transactions(conn: &mut MySqlConnection) -> Result<Transactions, sq
     // The start is in the local time of the server's process, see `floor`.
     let sql = "SELECT t.trx_mysql_thread_id, CAST(TIMESTAMPDIFF(SECOND, t.trx_started, \
                COALESCE(CONVERT_TZ(UTC_TIMESTAMP(), '+00:00', 'SYSTEM'), UTC_TIMESTAMP())) AS SIGNED), \
-               t.trx_rows_modified > 0 OR t.trx_rows_locked > 0, COALESCE(CAST(p.user AS CHAR), ''), COALESCE(CAST(p.host AS CHAR), '') \
-               FROM information_schema.innodb_trx t LEFT JOIN information_schema.processlist p ON p.id = t.trx_mysql_thread_id \
+               t.trx_rows_modified > 0 OR t.trx_rows_locked > 0, COALESCE(CAST(p.user AS CHAR), ''), \
+               COALESCE(CAST(p.host AS CHAR), '') \
+               FROM information_schema.innodb_trx t LEFT \
+               JOIN information_schema.processlist p ON p.id = t.trx_mysql_thread_id \
                WHERE t.trx_mysql_thread_id <> CONNECTION_ID() ORDER BY t.trx_started LIMIT 1";
     let row = match sqlx::query(sql).fetch_optional(conn).await {
         Ok(Some(row)) => row,
@@ -171,7 +175,8 @@ pub async fn transactions(conn: &mut MySqlConnection) -> Result<Transactions, sq
 
 /// A job that no relay carries out: it has been due for a minute. Reads the open jobs.
 pub async fn idle_job(conn: &mut MySqlConnection) -> Result<Option<u64>, sqlx::Error> {
-    let sql = "SELECT job_id FROM outbox_jobs WHERE ended_at IS NULL AND next_at < UTC_TIMESTAMP(6) - INTERVAL 60 SECOND \
+    let sql = "SELECT job_id FROM outbox_jobs WHERE ended_at IS NULL \
+               AND next_at < UTC_TIMESTAMP(6) - INTERVAL 60 SECOND \
                ORDER BY job_id LIMIT 1";
     sqlx::query_scalar(sql).fetch_optional(conn).await
 }
@@ -185,7 +190,8 @@ pub async fn oldest_receipt(conn: &mut MySqlConnection) -> Result<Option<i64>, s
 
 /// The topics and types of the newest thousand messages. Reads them by their primary key.
 pub async fn topics(conn: &mut MySqlConnection) -> Result<Vec<(String, Option<String>)>, sqlx::Error> {
-    let sql = "SELECT DISTINCT topic, event_type FROM (SELECT topic, event_type FROM outbox_messages ORDER BY id DESC LIMIT 1000) newest";
+    let sql = "SELECT DISTINCT topic, event_type FROM (SELECT topic, event_type FROM outbox_messages ORDER BY id DESC \
+               LIMIT 1000) newest";
     sqlx::query_as(sql).fetch_all(conn).await
 }
 
@@ -207,7 +213,8 @@ pub async fn table_sizes(conn: &mut MySqlConnection) -> Result<Vec<TableSize>, s
     sqlx::raw_sql(sql).execute(&mut *conn).await?;
     let sql = "SELECT CAST(table_name AS CHAR), CAST(COALESCE(table_rows, 0) AS UNSIGNED), \
                CAST(COALESCE(data_length + index_length, 0) AS UNSIGNED) FROM information_schema.tables \
-               WHERE table_schema = DATABASE() AND table_type = 'BASE TABLE' AND FIND_IN_SET(table_name, ?) ORDER BY 3 DESC, 1";
+               WHERE table_schema = DATABASE() AND table_type = 'BASE TABLE' AND FIND_IN_SET(table_name, ?) \
+               ORDER BY 3 DESC, 1";
     let sizes: Vec<(String, u64, u64)> = sqlx::query_as(sql).bind(TABLES).fetch_all(conn).await?;
     Ok(sizes.into_iter().map(|(table, rows, bytes)| TableSize { table, rows, bytes }).collect())
 }

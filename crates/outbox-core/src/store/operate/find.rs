@@ -106,7 +106,8 @@ impl StateTable {
         let rest = match self {
             Self::Pending => "NULL, FALSE, '', NULL".to_owned(),
             Self::Delayed => format!(
-                "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', NULLIF(t.due_at, {UNDATED})), t.holds_key = 1, t.reason, t.error"
+                "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', NULLIF(t.due_at, {UNDATED})), t.holds_key = 1, t.reason, \
+                 t.error"
             ),
             Self::Dead => {
                 "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', t.died_at), t.holds_key = 1, t.reason, t.error".to_owned()
@@ -267,7 +268,8 @@ pub(in crate::store) async fn states(
 
 async fn claims(conn: &mut MySqlConnection, id: u64) -> Result<Vec<ClaimRow>, sqlx::Error> {
     let sql = "SELECT owner, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', claimed_at), \
-               TIMESTAMPDIFF(MICROSECOND, '1970-01-01', lease_until), CAST(kind AS UNSIGNED) FROM outbox_claimed_messages WHERE id = ? \
+               TIMESTAMPDIFF(MICROSECOND, '1970-01-01', lease_until), CAST(kind AS UNSIGNED) \
+               FROM outbox_claimed_messages WHERE id = ? \
                ORDER BY claim_id";
     let rows = sqlx::query(sql).bind(id).fetch_all(conn).await?;
     let claim = |row: &MySqlRow| {
@@ -283,7 +285,8 @@ async fn claims(conn: &mut MySqlConnection, id: u64) -> Result<Vec<ClaimRow>, sq
 /// refused a message. Primary key, at most a thousand rows with their receipts; no lock.
 pub async fn has_lately_sent(conn: &mut MySqlConnection, place: &str) -> Result<bool, sqlx::Error> {
     let place = serde_json::to_string(place).map_err(|error| sqlx::Error::Encode(error.into()))?;
-    let sql = "SELECT 1 FROM outbox_sent WHERE receipt_id > (SELECT GREATEST(COALESCE(MAX(receipt_id), 0), 1000) - 1000 FROM outbox_sent) \
+    let sql = "SELECT 1 FROM outbox_sent WHERE receipt_id > (SELECT GREATEST(COALESCE(MAX(receipt_id), 0), \
+               1000) - 1000 FROM outbox_sent) \
                AND LOCATE(?, receipts) > 0 ORDER BY receipt_id DESC LIMIT 1";
     let found = sqlx::query(sql).bind(place.strip_suffix('"')).fetch_optional(conn).await?;
     Ok(found.is_some())
@@ -294,11 +297,13 @@ pub async fn has_lately_sent(conn: &mut MySqlConnection, place: &str) -> Result<
 /// row in `outbox_messages` none is read.
 async fn receipts(conn: &mut MySqlConnection, id: u64, since: i64) -> Result<Vec<ReceiptRow>, sqlx::Error> {
     let sql = "SELECT s.owner, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', s.sent_at), \
-               IF(JSON_VALID(s.receipts), JSON_UNQUOTE(JSON_EXTRACT(s.receipts, CONCAT('$[', m.position - 1, ']'))), NULL) \
+               IF(JSON_VALID(s.receipts), JSON_UNQUOTE(JSON_EXTRACT(s.receipts, CONCAT('$[', m.position - 1, ']'))), \
+               NULL) \
                FROM outbox_sent s STRAIGHT_JOIN JSON_TABLE(IF(JSON_VALID(s.message_ids), s.message_ids, '[]'), '$[*]' \
                COLUMNS (position FOR ORDINALITY, id BIGINT UNSIGNED PATH '$')) m \
                WHERE s.sent_at >= TIMESTAMPADD(MICROSECOND, ?, '1970-01-01') AND LOCATE(?, s.message_ids) \
-               AND IF(JSON_VALID(s.message_ids), JSON_CONTAINS(s.message_ids, CAST(? AS CHAR)), 0) AND m.id = ? ORDER BY s.receipt_id";
+               AND IF(JSON_VALID(s.message_ids), JSON_CONTAINS(s.message_ids, CAST(? AS CHAR)), 0) AND m.id = ? \
+               ORDER BY s.receipt_id";
     let rows = sqlx::query(sql).bind(since).bind(id.to_string()).bind(id).bind(id).fetch_all(conn).await?;
     let receipt =
         |row: &MySqlRow| Ok(ReceiptRow { owner: row.try_get(0)?, sent_at: row.try_get(1)?, place: row.try_get(2)? });
@@ -312,7 +317,8 @@ async fn ahead(conn: &mut MySqlConnection, id: u64, state: &StateRow) -> Result<
     for sql in [
         "SELECT MIN(id) FROM outbox_delayed FORCE INDEX (outbox_delayed_key) \
          WHERE lane = ? AND holds_key = 1 AND key_hash = ? AND id < ?",
-        "SELECT MIN(id) FROM outbox_dead FORCE INDEX (outbox_dead_key) WHERE lane = ? AND holds_key = 1 AND key_hash = ? AND id < ?",
+        "SELECT MIN(id) FROM outbox_dead FORCE INDEX (outbox_dead_key) WHERE lane = ? AND holds_key = 1 \
+         AND key_hash = ? AND id < ?",
         "SELECT MIN(p.id) FROM outbox_claimed_messages c STRAIGHT_JOIN outbox_pending p FORCE INDEX (PRIMARY) \
          ON p.lane = c.lane AND p.id = c.id WHERE p.lane = ? AND p.key_hash = ? AND p.id < ?",
     ] {

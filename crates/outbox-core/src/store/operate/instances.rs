@@ -25,9 +25,11 @@ pub struct Beat<'a> {
 
 /// Writes a heartbeat. Primary key, one row.
 pub async fn beat(conn: &mut MySqlConnection, beat: &Beat<'_>) -> Result<(), sqlx::Error> {
-    let sql = "INSERT INTO outbox_instances (instance, role, version, lanes, sinks, in_flight, tail, started_at, seen_at) \
+    let sql = "INSERT INTO outbox_instances (instance, role, version, lanes, sinks, in_flight, tail, started_at, \
+               seen_at) \
                VALUES (?, ?, ?, ?, ?, ?, LEFT(?, 500), UTC_TIMESTAMP(6), UTC_TIMESTAMP(6)) ON DUPLICATE KEY UPDATE \
-               lanes = VALUES(lanes), sinks = VALUES(sinks), in_flight = VALUES(in_flight), tail = VALUES(tail), seen_at = VALUES(seen_at)";
+               lanes = VALUES(lanes), sinks = VALUES(sinks), in_flight = VALUES(in_flight), tail = \
+               VALUES(tail), seen_at = VALUES(seen_at)";
     let query = sqlx::query(sql).bind(beat.instance).bind(beat.role).bind(beat.version).bind(beat.lanes);
     query.bind(beat.sinks).bind(beat.in_flight).bind(beat.tail).execute(conn).await.map(drop)
 }
@@ -90,9 +92,12 @@ pub struct Counted {
 
 /// All processes, those first that were seen last. Reads the whole table, which has a row for each.
 pub async fn list(conn: &mut MySqlConnection) -> Result<Vec<InstanceRow>, sqlx::Error> {
-    let sql = "SELECT instance, role, version, lanes, sinks, in_flight, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', started_at), \
-               TIMESTAMPDIFF(MICROSECOND, '1970-01-01', seen_at), TIMESTAMPDIFF(MICROSECOND, seen_at, UTC_TIMESTAMP(6)), counts, \
-               TIMESTAMPDIFF(MICROSECOND, '1970-01-01', counted_at), TIMESTAMPDIFF(MICROSECOND, counting_at, UTC_TIMESTAMP(6)), tail \
+    let sql = "SELECT instance, role, version, lanes, sinks, in_flight, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', \
+               started_at), \
+               TIMESTAMPDIFF(MICROSECOND, '1970-01-01', seen_at), TIMESTAMPDIFF(MICROSECOND, seen_at, \
+               UTC_TIMESTAMP(6)), counts, \
+               TIMESTAMPDIFF(MICROSECOND, '1970-01-01', counted_at), TIMESTAMPDIFF(MICROSECOND, counting_at, \
+               UTC_TIMESTAMP(6)), tail \
                FROM outbox_instances ORDER BY seen_at DESC, instance";
     let row = |row: &MySqlRow| {
         Ok(InstanceRow {

@@ -89,7 +89,8 @@ pub async fn order(conn: &mut MySqlConnection, job: &NewJob<'_>, actor: &Actor<'
 /// Locks its row.
 pub async fn stop(conn: &mut MySqlConnection, job_id: u64, actor: &Actor<'_>) -> Result<bool, sqlx::Error> {
     let text = sql!(
-        "UPDATE outbox_jobs SET ended_at = UTC_TIMESTAMP(6), is_stopped = 1 WHERE job_id = {job_id} AND ended_at IS NULL",
+        "UPDATE outbox_jobs SET ended_at = UTC_TIMESTAMP(6), is_stopped = 1 WHERE job_id = {job_id} \
+         AND ended_at IS NULL",
         job_id,
     );
     sql!("BEGIN").run(conn).await?;
@@ -144,7 +145,8 @@ pub struct DueJob {
 /// The jobs whose next batch is due, at most a hundred, the longest due first. Of the replays only the first may run:
 /// two at a time might both put one message back. Index `outbox_jobs_open`, no lock.
 pub async fn due(conn: &mut MySqlConnection) -> Result<Vec<DueJob>, sqlx::Error> {
-    let sql = "SELECT job_id, action, filter, per_second, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', created_at), last_lane, last_id, \
+    let sql = "SELECT job_id, action, filter, per_second, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', created_at), \
+               last_lane, last_id, \
                token FROM outbox_jobs FORCE INDEX (outbox_jobs_open) \
                WHERE ended_at IS NULL AND next_at <= UTC_TIMESTAMP(6) AND (action <> 'replay' OR job_id = \
                (SELECT MIN(r.job_id) FROM outbox_jobs r WHERE r.ended_at IS NULL AND r.action = 'replay')) \
@@ -167,7 +169,8 @@ pub async fn due(conn: &mut MySqlConnection) -> Result<Vec<DueJob>, sqlx::Error>
 /// Makes a job due again in ten seconds. The time is longer than a call. Each batch begins with this call: if the batch
 /// fails, for example at a locked row, the other jobs go first.
 pub async fn put_off(conn: &mut MySqlConnection, job: &DueJob) -> Result<(), sqlx::Error> {
-    let sql = "UPDATE outbox_jobs SET next_at = UTC_TIMESTAMP(6) + INTERVAL 10 SECOND WHERE job_id = ? AND token = ? AND ended_at IS NULL";
+    let sql = "UPDATE outbox_jobs SET next_at = UTC_TIMESTAMP(6) + INTERVAL 10 SECOND WHERE job_id = ? AND token = ? \
+               AND ended_at IS NULL";
     sqlx::query(sql).bind(job.job_id).bind(job.token).execute(conn).await.map(drop)
 }
 
@@ -216,7 +219,8 @@ pub(in crate::store) fn text(batch: &JobBatch<'_>) -> Text {
         condition,
     );
     sql!(
-        "SET SESSION innodb_lock_wait_timeout = 1; BEGIN; UPDATE outbox_jobs SET token = {token}, last_lane = {last_lane}, last_id = {last_id},
+        "SET SESSION innodb_lock_wait_timeout = 1; BEGIN; UPDATE outbox_jobs
+            SET token = {token}, last_lane = {last_lane}, last_id = {last_id},
             next_at = UTC_TIMESTAMP(6) + INTERVAL {pause} MICROSECOND, ended_at = IF({is_last}, UTC_TIMESTAMP(6), NULL)
             WHERE job_id = {job_id} AND token = {seen} AND ended_at IS NULL{change};
         UPDATE outbox_jobs j SET j.done = j.done + GREATEST(ROW_COUNT(), 0) WHERE {fenced}; COMMIT",
@@ -370,7 +374,8 @@ pub struct AuditRow {
 
 /// The newest rows of the audit below a number, at most `limit`. Primary key, no lock.
 pub async fn audit(conn: &mut MySqlConnection, below: u64, limit: u32) -> Result<Vec<AuditRow>, sqlx::Error> {
-    let sql = "SELECT audit_id, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', at), actor, account, via, action, target, reason, job_id, \
+    let sql = "SELECT audit_id, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', at), actor, account, via, action, target, \
+               reason, job_id, \
                messages FROM outbox_audit WHERE audit_id < ? ORDER BY audit_id DESC LIMIT ?";
     let rows = sqlx::query(sql).bind(below).bind(limit).fetch_all(conn).await?;
     let row = |row: &MySqlRow| {

@@ -98,7 +98,8 @@ async fn waits(conn: &mut MySqlConnection, text: Text) -> Result<bool, sqlx::Err
 /// The session whose lock bars the table: one that has it, before one that waits for it in front of all others, as an
 /// ALTER TABLE does. Reads the locks of the server, no table. Most accounts may not.
 async fn holder(conn: &mut MySqlConnection, table: &str) -> Result<Option<LockHolder>, sqlx::Error> {
-    const SQL: &str = "SELECT CAST(t.processlist_id AS UNSIGNED), CAST(CONCAT(t.processlist_user, '@', t.processlist_host) AS CHAR), \
+    const SQL: &str = "SELECT CAST(t.processlist_id AS UNSIGNED), CAST(CONCAT(t.processlist_user, '@', \
+                       t.processlist_host) AS CHAR), \
             CAST(COALESCE(t.processlist_time, 0) AS SIGNED) \
         FROM performance_schema.metadata_locks l JOIN performance_schema.threads t ON t.thread_id = l.owner_thread_id \
         WHERE t.processlist_id <> CONNECTION_ID() AND (l.object_type IN ('GLOBAL', 'COMMIT', 'BACKUP') \

@@ -48,7 +48,8 @@ pub async fn hash_of(conn: &mut MySqlConnection, id: u64) -> Result<Option<u64>,
 
 /// The next rows below an id, at most this many. Primary key, no lock.
 pub async fn step(conn: &mut MySqlConnection, below: u64, rows: u32) -> Result<ListStep, sqlx::Error> {
-    let sql = "SELECT CAST(COALESCE(MIN(id), 0) AS UNSIGNED), CAST(COALESCE(MAX(id), 0) AS UNSIGNED), CAST(COUNT(*) AS UNSIGNED) \
+    let sql = "SELECT CAST(COALESCE(MIN(id), 0) AS UNSIGNED), CAST(COALESCE(MAX(id), 0) AS UNSIGNED), \
+               CAST(COUNT(*) AS UNSIGNED) \
                FROM (SELECT id FROM outbox_messages WHERE id < ? ORDER BY id DESC LIMIT ?) step";
     let (low, high, rows) = sqlx::query_as(sql).bind(below).bind(rows).fetch_one(conn).await?;
     Ok(ListStep { low, high, rows })
@@ -121,7 +122,8 @@ pub async fn first_since(conn: &mut MySqlConnection, since: i64) -> Result<u64, 
         "SELECT CAST(COALESCE(MIN(id), 0) AS UNSIGNED), CAST(COALESCE(MAX(id), 0) AS UNSIGNED) FROM outbox_messages";
     let (mut low, last): (u64, u64) = sqlx::query_as(sql).fetch_one(&mut *conn).await?;
     let mut high = last + 1;
-    let sql = "SELECT id, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', created_at) FROM outbox_messages WHERE id >= ? ORDER BY id LIMIT 1";
+    let sql = "SELECT id, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', created_at) FROM outbox_messages WHERE id >= ? \
+               ORDER BY id LIMIT 1";
     while low < high {
         let middle = low + (high - low) / 2;
         match sqlx::query_as::<_, (u64, i64)>(sql).bind(middle).fetch_optional(&mut *conn).await? {
@@ -147,7 +149,8 @@ async fn claimed(conn: &mut MySqlConnection, ids: &[u64]) -> Result<HashMap<u64,
 pub async fn reveal(conn: &mut MySqlConnection, id: u64, actor: &Actor<'_>) -> Result<Option<Contents>, sqlx::Error> {
     let text = sql!(
         "BEGIN; {record};
-        SELECT topic, message_key, event_type, content_type, headers, payload FROM outbox_messages WHERE id = {id}; COMMIT",
+        SELECT topic, message_key, event_type, content_type, headers, payload FROM outbox_messages
+            WHERE id = {id}; COMMIT",
         record = record(actor, "reveal", &id.to_string(), &sql!("NULL"), None),
         id,
     );

@@ -142,7 +142,8 @@ pub async fn unsent(conn: &mut MySqlConnection, messages: &[(u16, u64)]) -> Resu
 /// moment is left out. Reads the dead messages; primary keys; one transaction.
 pub async fn dead(conn: &mut MySqlConnection, age: Duration, limit: u32) -> Result<u64, sqlx::Error> {
     let sql = "SELECT lane, id FROM outbox_dead WHERE holds_key = 0 \
-               AND died_at < UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND ORDER BY lane, id LIMIT ? FOR UPDATE SKIP LOCKED";
+               AND died_at < UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND ORDER BY lane, id LIMIT ? \
+               FOR UPDATE SKIP LOCKED";
     let mut tx = conn.begin().await?;
     let rows: Vec<(u16, u64)> = sqlx::query_as(sql).bind(micros(age)).bind(limit).fetch_all(&mut *tx).await?;
     let Some((lane, _)) = rows.first().copied() else { return tx.rollback().await.map(|()| 0) };
@@ -187,7 +188,8 @@ pub async fn jobs(conn: &mut MySqlConnection, age: Duration, limit: u32) -> Resu
 /// Deletes rows of the audit that are older than this, at most `limit`; returns how many. Reads the table by its
 /// primary key, without a lock; then primary keys.
 pub async fn audit(conn: &mut MySqlConnection, age: Duration, limit: u32) -> Result<u64, sqlx::Error> {
-    let sql = "SELECT audit_id FROM outbox_audit WHERE at < UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND ORDER BY audit_id LIMIT ?";
+    let sql = "SELECT audit_id FROM outbox_audit WHERE at < UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND \
+               ORDER BY audit_id LIMIT ?";
     let ids = sqlx::query_scalar(sql).bind(micros(age)).bind(limit).fetch_all(&mut *conn).await?;
     delete(conn, "outbox_audit", "audit_id", ids).await
 }
@@ -228,7 +230,8 @@ impl OldRows {
 /// many rows; no lock.
 pub async fn old_dead(conn: &mut MySqlConnection, age: Duration, most: u32) -> Result<OldRows, sqlx::Error> {
     let sql = "SELECT COUNT(*), COUNT(old_at), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', MIN(old_at)) FROM \
-               (SELECT IF(holds_key = 0 AND died_at < UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND, died_at, NULL) AS old_at \
+               (SELECT IF(holds_key = 0 AND died_at < UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND, died_at, \
+               NULL) AS old_at \
                FROM outbox_dead FORCE INDEX (PRIMARY) ORDER BY lane, id LIMIT ?) looked_at";
     let counts = sqlx::query_as(sql).bind(micros(age)).bind(most).fetch_one(conn).await?;
     Ok(OldRows::of(counts, most))

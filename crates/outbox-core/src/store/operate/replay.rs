@@ -32,7 +32,8 @@ pub async fn receipts(conn: &mut MySqlConnection, above: u64, limit: u32) -> Res
                FORCE INDEX (outbox_sent_claim) WHERE claim_id > ? ORDER BY claim_id LIMIT ?) page";
     let last: u64 = sqlx::query_scalar(sql).bind(above).bind(limit).fetch_one(&mut *conn).await?;
     let sql = "SELECT claim_id, lane, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', claimed_at), \
-               TIMESTAMPDIFF(MICROSECOND, '1970-01-01', sent_at), message_ids FROM outbox_sent FORCE INDEX (outbox_sent_claim) \
+               TIMESTAMPDIFF(MICROSECOND, '1970-01-01', sent_at), message_ids \
+               FROM outbox_sent FORCE INDEX (outbox_sent_claim) \
                WHERE claim_id > ? AND claim_id <= ? ORDER BY claim_id, lease_token";
     let receipt = |row: &MySqlRow| {
         Ok(SentRow {
@@ -49,7 +50,8 @@ pub async fn receipts(conn: &mut MySqlConnection, above: u64, limit: u32) -> Res
 /// The number above which claims are of this time or later, and the last number that has a receipt. A few dozen reads
 /// of one row.
 pub async fn bounds(conn: &mut MySqlConnection, since: i64) -> Result<(u64, u64), sqlx::Error> {
-    let sql = "SELECT CAST(COALESCE(MIN(claim_id), 0) AS UNSIGNED), CAST(COALESCE(MAX(claim_id), 0) AS UNSIGNED) FROM outbox_sent";
+    let sql = "SELECT CAST(COALESCE(MIN(claim_id), 0) AS UNSIGNED), CAST(COALESCE(MAX(claim_id), 0) AS UNSIGNED) \
+               FROM outbox_sent";
     let (first, last): (u64, u64) = sqlx::query_as(sql).fetch_one(&mut *conn).await?;
     let mut low = first.saturating_sub(1);
     let mut high = last;
@@ -66,7 +68,8 @@ pub async fn bounds(conn: &mut MySqlConnection, since: i64) -> Result<(u64, u64)
 /// The claim of the last receipt of a message. Reads all receipts.
 pub async fn claim_of(conn: &mut MySqlConnection, id: u64) -> Result<Option<u64>, sqlx::Error> {
     let sql = "SELECT claim_id FROM outbox_sent WHERE message_ids LIKE CONCAT('%', ?, '%') \
-               AND JSON_CONTAINS(IF(JSON_VALID(message_ids), message_ids, '[]'), CAST(? AS CHAR)) ORDER BY receipt_id DESC LIMIT 1";
+               AND JSON_CONTAINS(IF(JSON_VALID(message_ids), message_ids, '[]'), CAST(? AS CHAR)) \
+               ORDER BY receipt_id DESC LIMIT 1";
     sqlx::query_scalar(sql).bind(id).bind(id).fetch_optional(conn).await
 }
 
@@ -112,7 +115,8 @@ pub async fn sent(
         "SELECT m.id, m.message_id, m.topic, m.event_type,
                 TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.first_at) FROM {ids}
             STRAIGHT_JOIN outbox_messages m FORCE INDEX (PRIMARY) ON m.id = l.id
-            LEFT JOIN outbox_pending p ON p.lane = {lane} AND p.id = l.id LEFT JOIN outbox_delayed d ON d.lane = {lane} AND d.id = l.id
+            LEFT JOIN outbox_pending p ON p.lane = {lane} AND p.id = l.id LEFT JOIN outbox_delayed d ON d.lane = {lane}
+                AND d.id = l.id
             LEFT JOIN outbox_dead x ON x.lane = {lane} AND x.id = l.id LEFT JOIN outbox_replays r ON r.id = l.id
             WHERE p.id IS NULL AND d.id IS NULL AND x.id IS NULL AND NOT r.job_id <=> {job_id} ORDER BY m.id",
         ids = listed(ids),
@@ -150,7 +154,8 @@ pub struct Again {
 /// that is new.
 pub async fn again(conn: &mut MySqlConnection, lane: u16, ids: &[u64], job_id: u64) -> Result<Vec<Again>, sqlx::Error> {
     let text = sql!(
-        "SELECT m.id, m.topic, m.message_key, CAST(LEAST(COALESCE(LENGTH(m.message_key), 0) + COALESCE(LENGTH(m.headers), 0)
+        "SELECT m.id, m.topic, m.message_key, CAST(LEAST(COALESCE(LENGTH(m.message_key),
+            0) + COALESCE(LENGTH(m.headers), 0)
             + COALESCE(LENGTH(m.payload), 0), 4294967295) AS UNSIGNED) FROM {ids}
             STRAIGHT_JOIN outbox_messages m FORCE INDEX (PRIMARY) ON m.id = l.id ORDER BY m.id",
         ids = listed(ids),

@@ -41,7 +41,8 @@ pub async fn above(
 /// A statement that reads [`UnsentRow`]s of a table `t` by an index.
 fn select(table: StateTable, index: &str, rest: &str) -> String {
     format!(
-        "SELECT {columns}, t.id, m.message_id, COALESCE(m.topic, ''), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', m.created_at), \
+        "SELECT {columns}, t.id, m.message_id, COALESCE(m.topic, ''), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', \
+         m.created_at), \
          EXISTS (SELECT 1 FROM outbox_replays r WHERE r.id = t.id) = 1 \
          FROM {name} t FORCE INDEX ({index}) LEFT JOIN outbox_messages m ON m.id = t.id {rest}",
         columns = table.columns(),

@@ -48,7 +48,8 @@ pub(crate) async fn shape(conn: &mut MySqlConnection, name: &str) -> Result<Opti
 
 /// About how many rows a table has, and how many bytes. Reads the server's statistics.
 pub(crate) async fn size(conn: &mut MySqlConnection, table: &str) -> Result<(u64, u64), sqlx::Error> {
-    let sql = "SELECT CAST(COALESCE(table_rows, 0) AS UNSIGNED), CAST(COALESCE(data_length + index_length, 0) AS UNSIGNED) \
+    let sql = "SELECT CAST(COALESCE(table_rows, 0) AS UNSIGNED), CAST(COALESCE(data_length + index_length, \
+               0) AS UNSIGNED) \
                FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = ?";
     Ok(sqlx::query_as(sql).bind(table).fetch_optional(conn).await?.unwrap_or_default())
 }

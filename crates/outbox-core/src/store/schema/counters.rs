@@ -24,8 +24,8 @@ pub enum Behind {
     },
     /// A consumer would treat the next messages of the key as processed.
     #[error(
-        "outbox_key_sequence has a key of the topic {topic} at number {last}, and message {id} has its number {used}: stop the \
-         services, and set its last_sequence to {used} or more"
+        "outbox_key_sequence has a key of the topic {topic} at number {last}, and message {id} has its number {used}: \
+         stop the services, and set its last_sequence to {used} or more"
     )]
     SequencedKey {
         /// The topic.
@@ -98,7 +98,8 @@ pub(in crate::store) async fn message_ids(conn: &mut MySqlConnection) -> Result<
 async fn sequenced_key(conn: &mut MySqlConnection) -> Result<Option<Behind>, sqlx::Error> {
     let sql = "SELECT m.topic, k.last_sequence, m.used, m.id FROM (SELECT id, topic, message_key, \
         CAST(JSON_UNQUOTE(JSON_EXTRACT(headers, CONCAT('$.', ?))) AS UNSIGNED) AS used FROM \
-        (SELECT id, topic, message_key, headers FROM outbox_messages ORDER BY id DESC LIMIT 1000) newest WHERE JSON_VALID(headers)) m \
+        (SELECT id, topic, message_key, headers FROM outbox_messages ORDER BY id DESC LIMIT 1000) newest \
+        WHERE JSON_VALID(headers)) m \
         JOIN outbox_key_sequence k ON k.topic = m.topic AND k.message_key = m.message_key \
         WHERE m.used > k.last_sequence ORDER BY m.used DESC LIMIT 1";
     let row = match sqlx::query(sql).bind(SEQUENCE_HEADER).fetch_optional(conn).await {

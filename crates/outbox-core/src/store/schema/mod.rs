@@ -36,7 +36,8 @@ pub async fn foreign_engine(conn: &mut MySqlConnection) -> Result<Option<(String
 pub async fn foreign_collation(conn: &mut MySqlConnection) -> Result<Option<(String, String, String)>, sqlx::Error> {
     let sql = "SELECT CAST(c.table_name AS CHAR), CAST(c.column_name AS CHAR), CAST(c.collation_name AS CHAR) \
                FROM information_schema.columns c JOIN information_schema.tables t USING (table_schema, table_name) \
-               WHERE c.table_schema = DATABASE() AND t.table_type = 'BASE TABLE' AND RIGHT(c.collation_name, 4) <> '_bin' \
+               WHERE c.table_schema = DATABASE() AND t.table_type = 'BASE TABLE' \
+               AND RIGHT(c.collation_name, 4) <> '_bin' \
                AND FIND_IN_SET(c.table_name, ?) ORDER BY 1, 2 LIMIT 1";
     sqlx::query_as(sql).bind(TABLES).fetch_optional(conn).await
 }

@@ -120,7 +120,8 @@ pub struct Holder {
 
 /// A process whose lease has not ended: it lives, or has died since. Reads the claims and the named leases; no lock.
 pub async fn holder(conn: &mut MySqlConnection) -> Result<Option<Holder>, sqlx::Error> {
-    let sql = "SELECT owner, NULL, TIMESTAMPDIFF(SECOND, UTC_TIMESTAMP(6), lease_until) + 1 AS seconds FROM outbox_claims \
+    let sql = "SELECT owner, NULL, TIMESTAMPDIFF(SECOND, UTC_TIMESTAMP(6), lease_until) + 1 AS seconds \
+               FROM outbox_claims \
                WHERE lease_until > UTC_TIMESTAMP(6) UNION ALL \
                SELECT owner, name, TIMESTAMPDIFF(SECOND, UTC_TIMESTAMP(6), lease_until) + 1 FROM outbox_leases \
                WHERE lease_until > UTC_TIMESTAMP(6) ORDER BY seconds DESC LIMIT 1";

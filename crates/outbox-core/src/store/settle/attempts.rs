@@ -29,7 +29,8 @@ pub struct FailureRow {
 
 /// The last failures of a message, the oldest first. Primary key, at most twenty rows, no lock.
 pub async fn of(conn: &mut MySqlConnection, id: u64) -> Result<Vec<FailureRow>, sqlx::Error> {
-    let sql = "SELECT attempt, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', failed_at), owner, reason, error FROM outbox_attempts \
+    let sql = "SELECT attempt, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', failed_at), owner, reason, error \
+               FROM outbox_attempts \
                WHERE id = ? ORDER BY failed_at, attempt";
     let failure = |row: &MySqlRow| {
         Ok(FailureRow {
@@ -47,7 +48,8 @@ pub async fn of(conn: &mut MySqlConnection, id: u64) -> Result<Vec<FailureRow>, 
 /// retries it.
 pub(in crate::store) fn slot(id: &'static str) -> Text {
     sql!(
-        "COALESCE((SELECT (n.slot + 1) MOD {kept} FROM outbox_attempts n WHERE n.id = {id} ORDER BY n.failed_at DESC LIMIT 1), 0)",
+        "COALESCE((SELECT (n.slot + 1) MOD {kept} FROM outbox_attempts n WHERE n.id = {id} ORDER BY n.failed_at DESC \
+         LIMIT 1), 0)",
         kept = KEPT,
         id,
     )

@@ -228,7 +228,8 @@ impl Metrics {
 pub fn reference() -> String {
     let mut text = String::from(
         "# Metrics\n\nAt `/metrics`, with `process_*` of the process. One relay counts the queue every 8 s, and every \
-         relay shows its numbers: use `max`, never `sum`.\n\n| metric | type | labels | what it means |\n|---|---|---|---|\n",
+         relay shows its numbers: use `max`, never `sum`.\n\n| metric | type | labels | what it means \
+         |\n|---|---|---|---|\n",
     );
     for metric in METRICS {
         let row = format!("| `{}` | {} | {} | {} |\n", metric.name, metric.kind, metric.labels.join(", "), metric.help);

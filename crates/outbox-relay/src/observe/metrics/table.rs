@@ -53,7 +53,8 @@ pub const METRICS: &[Metric] = &[
         "histogram",
         "outbox_relay_delivery_latency_seconds",
         &[],
-        "From the time at which a message is due (enqueue or schedule, database clock) to the broker's confirmation; of a replayed one, from its reading.",
+        "From the time at which a message is due (enqueue or schedule, database clock) to the broker's confirmation; \
+         of a replayed one, from its reading.",
     ),
     metric(
         "histogram",
@@ -71,7 +72,10 @@ pub const METRICS: &[Metric] = &[
         "counter",
         "outbox_relay_retries_scheduled_total",
         &["reason"],
-        "Messages that wait for a time: unconfirmed, rejected, behind (in the queue of their key), turned_away (an earlier one failed), parked (their sink is down, or their destination confirms nothing), snoozed (their handler has put them off), paused, unroutable (their destination takes nothing), no_route, no_sink (a replay names a sink that the relay lacks), unread.",
+        "Messages that wait for a time: unconfirmed, rejected, behind (in the queue of their key), turned_away (an \
+         earlier one failed), parked (their sink is down, or their destination confirms nothing), snoozed (their \
+         handler has put them off), paused, unroutable (their destination takes nothing), no_route, no_sink (a replay \
+         names a sink that the relay lacks), unread.",
     ),
     metric(
         "counter",
@@ -119,20 +123,24 @@ pub const METRICS: &[Metric] = &[
         "gauge",
         "outbox_relay_refusing_destinations",
         &["sink", "destination"],
-        "Destinations that take no messages: they do not exist, nothing is bound to them, the relay may not write there, or they confirm nothing while others do (on RabbitMQ: routing keys of an exchange). Their messages wait.",
+        "Destinations that take no messages: they do not exist, nothing is bound to them, the relay may not write \
+         there, or they confirm nothing while others do (on RabbitMQ: routing keys of an exchange). Their messages \
+         wait.",
     ),
     metric(
         "histogram",
         "outbox_relay_db_call_duration_seconds",
         &["operation"],
-        "Database calls, failed ones included: one round trip each, however many statements travel in it (a purge: some more).",
+        "Database calls, failed ones included: one round trip each, however many statements travel in it (a purge: \
+         some more).",
     ),
     metric("gauge", "outbox_relay_database_connected", &[], "1 while the database answers this relay."),
     metric(
         "counter",
         "outbox_relay_db_errors_total",
         &["operation", "kind"],
-        "Database calls that failed: lost (connection or deadline), refused (by the server) or locked (another session has locked a table).",
+        "Database calls that failed: lost (connection or deadline), refused (by the server) or locked (another session \
+         has locked a table).",
     ),
     metric(
         "gauge",
@@ -144,7 +152,8 @@ pub const METRICS: &[Metric] = &[
         "gauge",
         "outbox_relay_canary_last_return_timestamp_seconds",
         &["topic"],
-        "When the relay's own message last came back from its destination, or the start of the relay. Only with `canary.topic`.",
+        "When the relay's own message last came back from its destination, or the start of the relay. Only with \
+         `canary.topic`.",
     ),
     metric(
         "gauge",
@@ -164,13 +173,16 @@ pub const METRICS: &[Metric] = &[
         "gauge",
         "outbox_queue_messages",
         &["state"],
-        "Messages in the database, the same from every relay: pending, leased (of these, claimed), delayed, dead, expired (of these, those that expired).",
+        "Messages in the database, the same from every relay: pending, leased (of these, claimed), delayed, dead, \
+         expired (of these, those that expired).",
     ),
     metric(
         "gauge",
         "outbox_queue_lag_seconds",
         &["cause"],
-        "For how long the message with the lowest id has been due (enqueue or schedule), by what it waits for: due (nothing: it is to be sent), retry, parked (a sink, destination or route that takes nothing), blocked (an earlier message of its key), paused, scheduled (its time has passed, and no relay has made it pending).",
+        "For how long the message with the lowest id has been due (enqueue or schedule), by what it waits for: due \
+         (nothing: it is to be sent), retry, parked (a sink, destination or route that takes nothing), blocked (an \
+         earlier message of its key), paused, scheduled (its time has passed, and no relay has made it pending).",
     ),
     metric(
         "gauge",
@@ -188,7 +200,8 @@ pub const METRICS: &[Metric] = &[
         "gauge",
         "outbox_queue_next_dead_purge_timestamp_seconds",
         &[],
-        "When the retention deletes the oldest dead message, apart from expired ones, by the database's clock; 0 if there is none or the retention is 0.",
+        "When the retention deletes the oldest dead message, apart from expired ones, by the database's clock; 0 if \
+         there is none or the retention is 0.",
     ),
     metric(
         "gauge",
