@@ -11,6 +11,7 @@ use crate::{
     store::{
         claim::{hashes_from_bytes, hashes_to_bytes, ids_from_json, lease::ClaimLease, read::id_list},
         contents::{headers_from_json, headers_to_json},
+        operate::reason::DelayReason,
         settle::{self, Dead, Delayed, Settlement, Way},
         text::{Ids, sql},
     },
@@ -135,7 +136,7 @@ proptest! {
         let settlement = Settlement {
             sent: sent.clone(),
             delayed: delayed.iter().cloned().map(|(id, spent, wait, error)| {
-                Delayed { id, wait: Some(wait), spent, reason: "unconfirmed", error }
+                Delayed { id, wait: Some(wait), spent, reason: DelayReason::Unconfirmed, error }
             }).collect(),
             dead: dead.iter().cloned().map(|(id, spent, _, error)| {
                 Dead { id, spent, holds_key: !spent, reason: "rejected", error }

@@ -12,6 +12,7 @@ use crate::store::{
     error_number,
     operate::{
         jobs::{self, Actor, JobBatch, JobChange, NewJob},
+        reason::DelayReason,
         replay::Again,
     },
     session,
@@ -69,7 +70,13 @@ fn outcomes(ids: &[u64]) -> Settlement {
         let error = String::from("; refused");
         match outcome {
             0 => settlement.sent.push((id, "0/1".into())),
-            1 => settlement.delayed.push(Delayed { id, wait: Some(LEASE), spent: true, reason: "unconfirmed", error }),
+            1 => settlement.delayed.push(Delayed {
+                id,
+                wait: Some(LEASE),
+                spent: true,
+                reason: DelayReason::Unconfirmed,
+                error,
+            }),
             _ => settlement.dead.push(Dead { id, spent: true, holds_key: false, reason: "rejected", error }),
         }
     }

@@ -13,6 +13,7 @@ use crate::{
             lease::{self, ClaimLease},
             promote, read,
         },
+        operate::reason::DelayReason,
         session,
         settle::{self, Dead, Delayed, Settlement, Way},
     },
@@ -178,8 +179,8 @@ fn settlement(id: u64, fault: Option<Fault>, expired: bool) -> Settlement {
             let error = String::new();
             settlement.dead.push(Dead { id, spent: false, holds_key: false, reason: "expired", error });
         }
-        Some(Fault::PublishFails) => settlement.delayed.push(delayed("rejected")),
-        Some(Fault::AcknowledgementLost) => settlement.delayed.push(delayed("unconfirmed")),
+        Some(Fault::PublishFails) => settlement.delayed.push(delayed(DelayReason::Rejected)),
+        Some(Fault::AcknowledgementLost) => settlement.delayed.push(delayed(DelayReason::Unconfirmed)),
         _ => settlement.sent.push((id, NAME.to_owned())),
     }
     settlement

@@ -15,6 +15,7 @@ use outbox_core::{
         operate::{
             jobs::{self, Actor, JobBatch, JobChange, NewJob},
             purge,
+            reason::DelayReason,
         },
         session,
         settle::{
@@ -59,7 +60,7 @@ async fn claim(db: &mut MySqlConnection, message_ids: &[u64]) -> Result<ClaimLea
 }
 
 fn late(id: u64, spent: bool, error: &str) -> Delayed {
-    Delayed { id, wait: Some(Duration::ZERO), spent, reason: "unconfirmed", error: error.to_owned() }
+    Delayed { id, wait: Some(Duration::ZERO), spent, reason: DelayReason::Unconfirmed, error: error.to_owned() }
 }
 
 fn rejected(id: u64, spent: bool) -> Dead {

@@ -12,7 +12,7 @@ use outbox_core::{
             lease::{self, ClaimLease},
             promote, queue,
         },
-        operate::purge,
+        operate::{purge, reason::DelayReason},
         session,
         settle::{self, Dead, Delayed, Settlement, Way},
     },
@@ -93,7 +93,7 @@ async fn settle(db: &mut MySqlConnection, lease: ClaimLease, settlement: &Settle
 
 fn delayed(id: u64) -> Settlement {
     let error = String::new();
-    let delayed = Delayed { id, wait: Some(Duration::ZERO), spent: true, reason: "unconfirmed", error };
+    let delayed = Delayed { id, wait: Some(Duration::ZERO), spent: true, reason: DelayReason::Unconfirmed, error };
     Settlement { delayed: vec![delayed], ..Settlement::default() }
 }
 
@@ -229,8 +229,13 @@ async fn what_a_broker_said_is_kept_to_500_characters_whatever_they_are(flavor: 
     let held = claim(&mut db, 8, &[1, 2, 3]).await?;
     let said = format!("'\";\\\0{}", "🦀".repeat(600));
     let kept: String = said.chars().take(500).collect();
-    let late =
-        |id, error: &str| Delayed { id, wait: Some(LEASE), spent: false, reason: "unconfirmed", error: error.into() };
+    let late = |id, error: &str| Delayed {
+        id,
+        wait: Some(LEASE),
+        spent: false,
+        reason: DelayReason::Unconfirmed,
+        error: error.into(),
+    };
     let dead = Dead { id: 3, spent: true, holds_key: true, reason: "rejected", error: said.clone() };
     let settlement =
         Settlement { delayed: vec![late(1, &said), late(2, "")], dead: vec![dead], ..Settlement::default() };

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use mysql_async::{Conn, Error, Row, prelude::Queryable as _};
+use outbox_core::words;
 
 /// Why there is no stream.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -21,62 +22,39 @@ impl Refused {
     }
 }
 
-/// Why there is no stream, in one word.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reason {
-    /// `log_bin = OFF`.
-    Off,
-    /// The log has statements, not rows.
-    Format,
-    /// The log has parts of rows.
-    Image,
-    /// A crash of the server may lose commits that the log has shown.
-    NotDurable,
-    /// Commits may become visible in another order than that of the log.
-    Unordered,
-    /// A failover may lose commits that the log has shown.
-    SemiSynchronous,
-    /// Several nodes write.
-    SeveralNodes,
-    /// The log is compressed in a way that is not understood.
-    Compressed,
-    /// The log leaves this schema out.
-    Filtered,
-    /// The account may not read the log.
-    Privilege,
-    /// The server refuses the login.
-    Login,
-    /// The log has shown something that cannot be read.
-    Unreadable,
-    /// The log does not show what is written.
-    Blind,
-    /// Other tables write too much.
-    Busy,
-    /// The server cannot be reached.
-    Unavailable,
-}
-
-impl Reason {
-    /// The reason in one word.
-    #[must_use]
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::Off => "off",
-            Self::Format => "format",
-            Self::Image => "image",
-            Self::NotDurable => "not_durable",
-            Self::Unordered => "unordered",
-            Self::SemiSynchronous => "semi_synchronous",
-            Self::SeveralNodes => "several_nodes",
-            Self::Compressed => "compressed",
-            Self::Filtered => "filtered",
-            Self::Privilege => "privilege",
-            Self::Login => "login",
-            Self::Unreadable => "unreadable",
-            Self::Blind => "blind",
-            Self::Busy => "busy",
-            Self::Unavailable => "unavailable",
-        }
+words! {
+    /// Why there is no stream, in one word.
+    pub enum Reason {
+        /// `log_bin = OFF`.
+        Off = "off",
+        /// The log has statements, not rows.
+        Format = "format",
+        /// The log has parts of rows.
+        Image = "image",
+        /// A crash of the server may lose commits that the log has shown.
+        NotDurable = "not_durable",
+        /// Commits may become visible in another order than that of the log.
+        Unordered = "unordered",
+        /// A failover may lose commits that the log has shown.
+        SemiSynchronous = "semi_synchronous",
+        /// Several nodes write.
+        SeveralNodes = "several_nodes",
+        /// The log is compressed in a way that is not understood.
+        Compressed = "compressed",
+        /// The log leaves this schema out.
+        Filtered = "filtered",
+        /// The account may not read the log.
+        Privilege = "privilege",
+        /// The server refuses the login.
+        Login = "login",
+        /// The log has shown something that cannot be read.
+        Unreadable = "unreadable",
+        /// The log does not show what is written.
+        Blind = "blind",
+        /// Other tables write too much.
+        Busy = "busy",
+        /// The server cannot be reached.
+        Unavailable = "unavailable",
     }
 }
 

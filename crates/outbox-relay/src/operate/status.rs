@@ -4,6 +4,7 @@ use outbox_core::{
     sqlx::{self, MySqlConnection},
     store::operate::{
         controls::{self, ControlRow},
+        reason::WaitsFor,
         stats::{self, LaneStats, Stats, Waiting},
     },
 };
@@ -182,7 +183,7 @@ fn judge(lane: &LaneStats, pause: Option<&ControlRow>, live: &Live) -> (&'static
 
 /// Whether messages wait because a service or a handler wants it.
 fn is_wanted(waiting: &Waiting) -> bool {
-    matches!(waiting.reason.as_str(), "scheduled" | "snoozed")
+    waiting.waits_for() == WaitsFor::Time
 }
 
 /// Returns the cause of most of these messages, with their share, behind a colon.
@@ -197,12 +198,15 @@ pub fn cause(Waiting { messages, error, share, .. }: &Waiting) -> String {
 
 /// Returns a sentence for each reason for which messages wait, apart from a schedule.
 fn waiting(lane: &LaneStats) -> impl Iterator<Item = String> {
-    lane.delayed.iter().filter(|waiting| !is_wanted(waiting)).map(|waiting| {
+    lane.delayed.iter().filter_map(|waiting| {
         let Waiting { reason, messages, .. } = waiting;
         let wait = if *messages == 1 { "message waits" } else { "messages wait" };
-        match reason.as_str() {
-            "behind" => format!("{messages} {wait} for an earlier one of the key."),
-            reason => format!("{messages} {wait} ({reason}){}.", cause(waiting)),
+        match waiting.waits_for() {
+            WaitsFor::Time => None,
+            WaitsFor::Key => Some(format!("{messages} {wait} for an earlier one of the key.")),
+            WaitsFor::Resume | WaitsFor::Retry | WaitsFor::Destination => {
+                Some(format!("{messages} {wait} ({reason}){}.", cause(waiting)))
+            }
         }
     })
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+pub use outbox_core::store::operate::reason::DelayReason;
 use outbox_core::store::settle::{Dead, Delayed, Settlement};
 
 use crate::{
@@ -23,9 +24,8 @@ pub enum Disposition {
         wait: Duration,
         /// Whether an attempt was spent.
         spent: bool,
-        /// `unconfirmed`, `rejected`, `turned_away`, `parked`, `snoozed`, `paused`, `unroutable`, `no_route`, `no_sink`
-        /// or `unread`.
-        reason: &'static str,
+        /// Why it waits.
+        reason: DelayReason,
     },
     /// It waits in the queue of its key, behind an earlier message that waits or is dead.
     Behind,
@@ -84,16 +84,18 @@ pub fn decide(error: &PublishError, attempts: u16, policy: Policy, random: f64) 
     match error {
         PublishError::Unavailable(_) => Disposition::Release,
         // Not at once: it would be claimed and turned away repeatedly, until the message before it has an outcome.
-        PublishError::TurnedAway(_) => Disposition::Delay { wait: TURNED_AWAY, spent: false, reason: "turned_away" },
-        PublishError::Unconfirmed(_) => again("unconfirmed"),
+        PublishError::TurnedAway(_) => {
+            Disposition::Delay { wait: TURNED_AWAY, spent: false, reason: DelayReason::TurnedAway }
+        }
+        PublishError::Unconfirmed(_) => again(DelayReason::Unconfirmed),
         PublishError::Rejected { .. } | PublishError::Unroutable { .. } if policy.on_rejected == OnRejected::Retry => {
-            again("rejected")
+            again(DelayReason::Rejected)
         }
         PublishError::Rejected { reason, .. } | PublishError::Unroutable { reason, .. } => dead(reason, true, policy),
     }
 }
 
-fn delay_or_bury(reason: &'static str, attempts: u16, policy: Policy, random: f64) -> Disposition {
+fn delay_or_bury(reason: DelayReason, attempts: u16, policy: Policy, random: f64) -> Disposition {
     if usize::from(attempts) + 1 >= policy.retry.max_attempts {
         return dead("attempts_exhausted", true, policy);
     }
@@ -152,7 +154,7 @@ mod tests {
     #[test]
     fn what_was_turned_away_spends_nothing_and_does_not_come_back_at_once() {
         let error = PublishError::TurnedAway("an earlier batch failed".into());
-        let delay = Disposition::Delay { wait: TURNED_AWAY, spent: false, reason: "turned_away" };
+        let delay = Disposition::Delay { wait: TURNED_AWAY, spent: false, reason: DelayReason::TurnedAway };
         assert_eq!(decide(&error, 4, POLICY, 0.5), delay);
     }
 
@@ -166,7 +168,7 @@ mod tests {
 
     #[test]
     fn an_unconfirmed_message_is_retried_until_its_attempts_are_spent() {
-        let delay = Disposition::Delay { wait: Duration::from_secs(4), spent: true, reason: "unconfirmed" };
+        let delay = Disposition::Delay { wait: Duration::from_secs(4), spent: true, reason: DelayReason::Unconfirmed };
         assert_eq!(decide(&unconfirmed(), 3, POLICY, 0.5), delay);
         let end = Disposition::Dead { reason: "attempts_exhausted", spent: true, holds_key: false };
         assert_eq!(decide(&unconfirmed(), 4, POLICY, 0.5), end);
@@ -178,13 +180,13 @@ mod tests {
         assert_eq!(decide(&rejected(), 0, POLICY, 0.5), end);
         let policy = Policy { on_rejected: OnRejected::Retry, ..POLICY };
         let again = decide(&rejected(), 0, policy, 1.0);
-        assert_eq!(again, Disposition::Delay { wait: RETRY.base, spent: true, reason: "rejected" });
+        assert_eq!(again, Disposition::Delay { wait: RETRY.base, spent: true, reason: DelayReason::Rejected });
     }
 
     #[test]
     fn messages_behind_a_released_one_go_back_too_and_those_behind_one_that_waits_queue_up() {
         assert_eq!(behind(&Disposition::Release), Some(Disposition::Release));
-        let delay = Disposition::Delay { wait: Duration::from_secs(4), spent: true, reason: "unconfirmed" };
+        let delay = Disposition::Delay { wait: Duration::from_secs(4), spent: true, reason: DelayReason::Unconfirmed };
         assert_eq!([delay, Disposition::Behind].map(|it| behind(&it)), [Some(Disposition::Behind); 2]);
     }
 

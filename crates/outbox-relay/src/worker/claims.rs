@@ -20,7 +20,7 @@ use crate::{
     pipeline::{
         claim::Claimed,
         read::{ReadClaim, Reader},
-        retry::{self, Disposition, Policy},
+        retry::{self, DelayReason, Disposition, Policy},
         settle::{self, Finished},
     },
     settings::{AfterDead, OnRejected},
@@ -162,7 +162,7 @@ impl<H: Handler> Claims<H> {
             Failure::Retry(_) if !failure.is_passing() => (OnRejected::Retry, "failed"),
             Failure::After(wait) => {
                 let wait = (*wait).min(Failure::LONGEST_AFTER);
-                return Disposition::Delay { wait, spent: false, reason: "snoozed" };
+                return Disposition::Delay { wait, spent: false, reason: DelayReason::Snoozed };
             }
             Failure::Retry(_) | Failure::Requeue(_) => {
                 self.count_failure(topic, "unavailable");
@@ -178,7 +178,7 @@ impl<H: Handler> Claims<H> {
     /// Returns the outcome of a message that is not the cause of a failure: it waits, without a spent attempt.
     pub(super) fn park(&self, attempts: u16) -> Disposition {
         let wait = retry::wait(attempts, &self.context.config.retry, rand::random());
-        Disposition::Delay { wait, spent: false, reason: "parked" }
+        Disposition::Delay { wait, spent: false, reason: DelayReason::Parked }
     }
 
     fn count_failure(&self, topic: &str, reason: &str) {

@@ -9,6 +9,7 @@ pub mod jobs;
 pub mod locked;
 pub mod messages;
 pub mod purge;
+pub mod reason;
 pub mod replay;
 pub mod stats;
 pub mod unsent;

@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 
 use sqlx::{AssertSqlSafe, MySqlConnection, Row as _};
 
-use crate::store::operate::controls::{self, ControlRow};
+use crate::store::operate::{
+    controls::{self, ControlRow},
+    reason::{DelayReason, WaitsFor},
+};
 
 /// The content of the queue.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -63,14 +66,14 @@ impl Lags {
         ]
     }
 
-    /// The lag of delayed messages with this reason.
-    fn of(&mut self, reason: &str) -> &mut u64 {
-        match reason {
-            "scheduled" | "snoozed" => &mut self.scheduled,
-            "behind" => &mut self.blocked,
-            "paused" => &mut self.paused,
-            "unconfirmed" | "rejected" | "turned_away" => &mut self.retry,
-            _ => &mut self.parked,
+    /// The lag of these delayed messages.
+    fn of(&mut self, waiting: &Waiting) -> &mut u64 {
+        match waiting.waits_for() {
+            WaitsFor::Time => &mut self.scheduled,
+            WaitsFor::Key => &mut self.blocked,
+            WaitsFor::Resume => &mut self.paused,
+            WaitsFor::Retry => &mut self.retry,
+            WaitsFor::Destination => &mut self.parked,
         }
     }
 }
@@ -92,7 +95,7 @@ impl Stats {
             raise(if is_paused { &mut stats.lags.paused } else { &mut stats.lags.due }, lane.lag);
             for waiting in &lane.delayed {
                 stats.delayed += waiting.messages;
-                raise(stats.lags.of(&waiting.reason), waiting.lag);
+                raise(stats.lags.of(waiting), waiting.lag);
             }
         }
         stats
@@ -157,6 +160,14 @@ pub struct Waiting {
     /// For how long the one with the lowest id has been due, in microseconds. Of scheduled ones, how long ago the first
     /// time passed.
     pub lag: i64,
+}
+
+impl Waiting {
+    /// Returns what ends the wait. A reason of a later release counts as a destination that takes nothing.
+    #[must_use]
+    pub fn waits_for(&self) -> WaitsFor {
+        DelayReason::of(&self.reason).map_or(WaitsFor::Destination, DelayReason::waits_for)
+    }
 }
 
 /// Reasons for which a message waits until an operator acts, in SQL.

@@ -15,6 +15,7 @@ use crate::store::{
         read::id_list,
     },
     enqueue::micros,
+    operate::reason::DelayReason,
     text::{Digits, Hex, Ids, Reply, Text, sql},
 };
 
@@ -38,9 +39,8 @@ pub struct Delayed {
     pub wait: Option<Duration>,
     /// Whether an attempt was spent.
     pub spent: bool,
-    /// A short code: `unconfirmed`, `rejected`, `behind`, `turned_away`, `parked`, `snoozed`, `unroutable`, `no_route`,
-    /// `no_sink` or `unread`.
-    pub reason: &'static str,
+    /// Why it waits.
+    pub reason: DelayReason,
     /// The broker's error text.
     pub error: String,
 }
@@ -49,7 +49,7 @@ impl Delayed {
     /// A message in the queue of its key.
     #[must_use]
     pub fn behind(id: u64) -> Self {
-        Self { id, wait: None, spent: false, reason: "behind", error: String::new() }
+        Self { id, wait: None, spent: false, reason: DelayReason::Behind, error: String::new() }
     }
 }
 
@@ -110,13 +110,10 @@ pub async fn settle(
 /// Executes each statement of a settlement for a claim that does not exist. Changes nothing, and fails if the account
 /// may not settle.
 pub async fn try_all(conn: &mut MySqlConnection) -> Result<(), sqlx::Error> {
-    let spent = true;
-    let reason = "unconfirmed";
-    let error = String::new();
     let settlement = Settlement {
         sent: vec![(0, String::new())],
-        delayed: vec![Delayed { id: 0, wait: None, spent, reason, error: error.clone() }],
-        dead: vec![Dead { id: 0, spent, holds_key: false, reason, error }],
+        delayed: vec![Delayed { spent: true, ..Delayed::behind(0) }],
+        dead: vec![Dead { id: 0, spent: true, holds_key: false, reason: "expired", error: String::new() }],
     };
     settle(conn, &[(ClaimLease { claim_id: 0, lease_token: 0 }, &settlement)], Way::OneByOne).await.map(drop)
 }
@@ -272,7 +269,7 @@ fn delay(lease: ClaimLease, delayed: &[Delayed]) -> Text {
     }
     let rows = delayed.iter().map(|it| {
         let wait = it.wait.map_or(u64::MAX, |wait| micros(wait).unsigned_abs());
-        failure((it.id, it.spent), wait, it.reason, &it.error)
+        failure((it.id, it.spent), wait, it.reason.word(), &it.error)
     });
     sql!(
         ";
@@ -357,7 +354,7 @@ mod tests {
             id,
             wait: Some(Duration::ZERO),
             spent: true,
-            reason: "unconfirmed",
+            reason: DelayReason::Unconfirmed,
             error: "; no reply".into(),
         };
         let settlement = Settlement { delayed: (1..=failed).map(delayed).collect(), ..Settlement::default() };

@@ -192,7 +192,7 @@ fn by_destination(traced: &[Traced]) -> BTreeMap<(&str, &str), Vec<&Traced>> {
 /// The traced messages that were not sent, with the reason.
 fn failures(claim: &ClaimTrace, settlement: &Settlement) -> HashMap<u64, &'static str> {
     let sent: HashSet<u64> = settlement.sent.iter().map(|(id, _)| *id).collect();
-    let mut reasons: HashMap<u64, &'static str> = settlement.delayed.iter().map(|it| (it.id, it.reason)).collect();
+    let mut reasons: HashMap<_, _> = settlement.delayed.iter().map(|it| (it.id, it.reason.word())).collect();
     reasons.extend(settlement.dead.iter().map(|it| (it.id, it.reason)));
     let failures = claim.traced.iter().filter(|message| !sent.contains(&message.id));
     failures.map(|message| (message.id, reasons.get(&message.id).copied().unwrap_or("released"))).collect()
@@ -229,7 +229,7 @@ impl HttpClient for OtlpClient {
 mod tests {
     use std::sync::Arc;
 
-    use outbox_core::store::settle::Delayed;
+    use outbox_core::store::{operate::reason::DelayReason, settle::Delayed};
 
     use super::*;
 
@@ -249,7 +249,7 @@ mod tests {
             finished: now,
             traced: vec![traced(1), traced(2), traced(3)],
         };
-        let delayed = [(2, "unconfirmed"), (4, "parked")];
+        let delayed = [(2, DelayReason::Unconfirmed), (4, DelayReason::Parked)];
         let delayed = delayed.map(|(id, reason)| Delayed { reason, ..Delayed::behind(id) });
         let settlement =
             Settlement { sent: vec![(1, String::new())], delayed: delayed.into(), ..Settlement::default() };

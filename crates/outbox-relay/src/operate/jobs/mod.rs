@@ -12,8 +12,10 @@ use outbox_core::{
         audit,
         find::StateTable,
         jobs::{self, Actor, DueJob, JobBatch, JobChange, JobRow, NewJob},
+        reason::DelayReason,
         unsent::{self, UnsentRow},
     },
+    words,
 };
 use serde::{Deserialize, Serialize};
 
@@ -31,33 +33,25 @@ const WAITING: u32 = 100_000;
 /// Keys of one count of waiting messages.
 const KEYS: usize = 1_000;
 
-/// The action of a job. `outbox_jobs` holds the names, so they are stable.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Action {
-    /// Publish delayed messages now.
-    Hurry,
-    /// Publish dead messages again.
-    Retry,
-    /// Let the later messages of dead ones' keys go on without them.
-    Release,
-    /// Delete dead messages.
-    Discard,
-    /// Take delayed messages of a replay back.
-    DiscardDelayed,
+words! {
+    /// The action of a job. `outbox_jobs` holds the names, so they are stable.
+    #[derive(Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Action {
+        /// Publish delayed messages now.
+        Hurry = "hurry",
+        /// Publish dead messages again.
+        Retry = "retry",
+        /// Let the later messages of dead ones' keys go on without them.
+        Release = "release",
+        /// Delete dead messages.
+        Discard = "discard",
+        /// Take delayed messages of a replay back.
+        DiscardDelayed = "discard_delayed",
+    }
 }
 
 impl Action {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Hurry => "hurry",
-            Self::Retry => "retry",
-            Self::Release => "release",
-            Self::Discard => "discard",
-            Self::DiscardDelayed => "discard_delayed",
-        }
-    }
-
     fn change(self) -> JobChange<'static> {
         match self {
             Self::Hurry => JobChange::Hurry,
@@ -66,11 +60,6 @@ impl Action {
             Self::Discard => JobChange::Discard,
             Self::DiscardDelayed => JobChange::DiscardDelayed,
         }
-    }
-
-    fn of(name: &str) -> Option<Self> {
-        let all = [Self::Hurry, Self::Retry, Self::Release, Self::Discard, Self::DiscardDelayed];
-        all.into_iter().find(|action| action.name() == name)
     }
 
     /// Returns the state of its messages.
@@ -87,7 +76,7 @@ impl Action {
         let is_named = filter.id.is_some() || filter.reason.is_some();
         match self {
             Self::Hurry if row.state.at.is_none() => Some("it is in the queue of its key"),
-            Self::Hurry if row.state.reason == "scheduled" && !is_named => Some("it is scheduled"),
+            Self::Hurry if row.state.reason == DelayReason::Scheduled.word() && !is_named => Some("it is scheduled"),
             Self::Retry if row.message_id.is_none() => Some("its row in outbox_messages was deleted"),
             Self::Retry if row.state.reason == "expired" => Some("it has expired"),
             Self::Release if !row.state.holds_key => Some("no message waits for it"),
@@ -219,7 +208,7 @@ pub async fn order(
     actor: &Actor<'_>,
 ) -> Result<u64, sqlx::Error> {
     let filter = serde_json::to_string(filter).map_err(|error| sqlx::Error::Encode(error.into()))?;
-    let job = NewJob { action: plan.action.name(), filter: &filter, per_second, messages: plan.messages };
+    let job = NewJob { action: plan.action.word(), filter: &filter, per_second, messages: plan.messages };
     jobs::order(db, &job, actor).await
 }
 

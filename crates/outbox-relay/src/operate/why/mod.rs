@@ -7,6 +7,7 @@ use outbox_core::{
         operate::{
             find::{self, ClaimRow, FoundMessage, MAX_BEFORE, StateRow, StateTable},
             jobs, locked,
+            reason::DelayReason,
         },
         refusal::{Refusal, refusal},
         settle::attempts::FailureRow,
@@ -320,7 +321,8 @@ fn pending(found: &FoundMessage, row: &StateRow, live: &Live) -> Verdict {
     let relays = if serving == 1 { format!("1 live {role} serves") } else { format!("{serving} live {role}s serve") };
     let why = format!("{none} {relays} the lane.{refused}");
     if live.has_no_sink(lane) {
-        return Verdict { remedy: remedy("parked", "").map(str::to_owned), ..Verdict::new("pending", "sink", why) };
+        let remedy = remedy(DelayReason::Parked.word(), "").map(str::to_owned);
+        return Verdict { remedy, ..Verdict::new("pending", "sink", why) };
     }
     Verdict::new("pending", "stuck", why).remedy("relay instances, relay doctor; the relay's log and its /readyz")
 }
@@ -356,42 +358,29 @@ fn delayed(found: &FoundMessage, row: &StateRow, live: &Live) -> Verdict {
         return without_relay(Verdict::new("delayed", "due", why), overdue);
     }
     let next = format!("at {} (in {})", at(due), span(overdue));
-    let (reason, error) = (row.reason.as_str(), error(row));
+    let again = format!("It is tried again {next}");
+    let free = "without a spent attempt";
+    let error = error(row);
     let topic = found.message.as_ref().map_or("", |message| &message.topic);
-    let (why, remedy) = match reason {
-        "scheduled" => (format!("It is scheduled {next}."), None),
-        "unconfirmed" | "rejected" => {
-            (format!("{} attempts failed, the last one {reason}{error}. It is tried again {next}.", row.attempts), None)
+    let StateRow { reason, attempts, .. } = row;
+    let why = match DelayReason::of(reason) {
+        Some(DelayReason::Scheduled) => format!("It is scheduled {next}."),
+        Some(DelayReason::Unconfirmed | DelayReason::Rejected) => {
+            format!("{attempts} attempts failed, the last one {reason}{error}. {again}.")
         }
-        "turned_away" => (format!("Its sink turned it away{error}. It is tried again {next}."), None),
-        "parked" => (
-            format!(
-                "Its sink, destination or handler takes nothing{error}. It is tried again {next}, without a spent attempt."
-            ),
-            remedy(reason, &error),
-        ),
-        "snoozed" => (format!("Its handler has put it off. It is tried again {next}, without a spent attempt."), None),
-        "paused" => (
-            format!("Its sink or destination is paused{error}. It is tried again {next}, without a spent attempt."),
-            remedy(reason, &error),
-        ),
-        "unroutable" => (
-            format!("Its destination takes nothing{error}. It is tried again {next}, without a spent attempt."),
-            remedy(reason, &error),
-        ),
-        "no_route" => (
-            format!("No route of the relay matches its topic {topic}. It is tried again {next}."),
-            remedy(reason, &error),
-        ),
-        "no_sink" => (
-            format!("A replay sends it to a sink that the relay lacks{error}. It is tried again {next}."),
-            remedy(reason, &error),
-        ),
-        "unread" => (format!("The relay could not read it{error}. It is tried again {next}."), remedy(reason, &error)),
-        other => (format!("It waits ({other}){error}. It is tried again {next}."), None),
+        Some(DelayReason::TurnedAway) => format!("Its sink turned it away{error}. {again}."),
+        Some(DelayReason::Parked) => format!("Its sink, destination or handler takes nothing{error}. {again}, {free}."),
+        Some(DelayReason::Snoozed) => format!("Its handler has put it off. {again}, {free}."),
+        Some(DelayReason::Paused) => format!("Its sink or destination is paused{error}. {again}, {free}."),
+        Some(DelayReason::Unroutable) => format!("Its destination takes nothing{error}. {again}, {free}."),
+        Some(DelayReason::NoRoute) => format!("No route of the relay matches its topic {topic}. {again}."),
+        Some(DelayReason::NoSink) => format!("A replay sends it to a sink that the relay lacks{error}. {again}."),
+        Some(DelayReason::Unread) => format!("The relay could not read it{error}. {again}."),
+        // A message in the queue of its key has no date. A later release may have other reasons.
+        Some(DelayReason::Behind) | None => format!("It waits ({reason}){error}. {again}."),
     };
-    let remedy = remedy.map(str::to_owned);
-    later(found, row, live, Verdict { state: "delayed", cause: reason.to_owned(), why, remedy })
+    let remedy = remedy(reason, &error).map(str::to_owned);
+    later(found, row, live, Verdict { state: "delayed", cause: reason.clone(), why, remedy })
 }
 
 /// Adds what hinders a message once it is due.
@@ -402,7 +391,7 @@ fn later(found: &FoundMessage, row: &StateRow, live: &Live, mut verdict: Verdict
     {
         verdict.why.extend([format!(" It expires before, at {}, and is given up once it is due.", at(expires_at))]);
     }
-    if let (Some(ahead), "scheduled") = (found.ahead, row.reason.as_str()) {
+    if let (Some(ahead), Some(DelayReason::Scheduled)) = (found.ahead, DelayReason::of(&row.reason)) {
         verdict.why.extend([format!(" It waits behind message {ahead} of its key, too.")]);
         verdict.remedy.get_or_insert(format!("relay why {ahead}"));
     }

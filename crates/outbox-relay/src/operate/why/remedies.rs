@@ -1,5 +1,10 @@
 //! The next steps for messages that wait.
 
+use outbox_core::store::operate::reason::DelayReason::{
+    self, Behind, NoRoute, NoSink, Parked, Paused, Rejected, Scheduled, Snoozed, TurnedAway, Unconfirmed, Unread,
+    Unroutable,
+};
+
 /// The remedies for words in the error of a destination that refuses.
 const REFUSALS: [(&str, &str); 3] = [
     ("may not write", "give the relay's user the right to write: docs/runbook.md#outboxdestinationrefuses"),
@@ -13,13 +18,13 @@ const REFUSALS: [(&str, &str); 3] = [
 /// The remedy for a message that waits for this reason, with this error; `None` if it needs none.
 #[must_use]
 pub fn remedy(reason: &str, error: &str) -> Option<&'static str> {
-    Some(match reason {
-        "parked" => "treat the broker or the handler: docs/runbook.md#outboxsinkdisconnected",
-        "paused" => "relay controls, then relay resume",
-        "unroutable" => return REFUSALS.iter().find(|(words, _)| error.contains(words)).map(|(_, remedy)| *remedy),
-        "no_route" => "add a route for its topic to the configuration, and restart the relays",
-        "no_sink" => "give the relays of its lane this sink in the configuration, and restart them",
-        "unread" => "look for this id in the relay's log",
-        _ => return None,
+    Some(match DelayReason::of(reason)? {
+        Parked => "treat the broker or the handler: docs/runbook.md#outboxsinkdisconnected",
+        Paused => "relay controls, then relay resume",
+        Unroutable => return REFUSALS.iter().find(|(words, _)| error.contains(words)).map(|(_, remedy)| *remedy),
+        NoRoute => "add a route for its topic to the configuration, and restart the relays",
+        NoSink => "give the relays of its lane this sink in the configuration, and restart them",
+        Unread => "look for this id in the relay's log",
+        Scheduled | Snoozed | Behind | Unconfirmed | Rejected | TurnedAway => return None,
     })
 }

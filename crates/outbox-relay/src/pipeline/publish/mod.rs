@@ -31,7 +31,7 @@ use self::{
 use crate::{
     pipeline::{
         read::{ReadClaim, Ready, Step},
-        retry::{self, Disposition},
+        retry::{self, DelayReason, Disposition},
         settle::{Finished, Settled},
     },
     sink::{Destination, KeyOrder, Outcome, PublishError},
@@ -234,7 +234,7 @@ impl Publisher {
                 Err((Disposition::Release, "the lease would not last".into()))
             } else if let Some(pause) = self.context.controls.of(destination) {
                 let wait = pause.wait(now);
-                Err((Disposition::Delay { wait, spent: false, reason: "paused" }, pause.why))
+                Err((Disposition::Delay { wait, spent: false, reason: DelayReason::Paused }, pause.why))
             } else {
                 self.destinations.admit(destination, now).map_err(|held| (held.disposition(), held.error))
             };

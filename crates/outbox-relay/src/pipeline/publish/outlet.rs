@@ -15,7 +15,7 @@ use crate::{
             item::{Item, Tag},
             room::Room,
         },
-        retry::Disposition,
+        retry::{DelayReason, Disposition},
     },
     sink::{Feed, KeyOrder, Outgoing, PublishError},
     state::{backoff::Backoff, context::Context},
@@ -115,7 +115,7 @@ impl Outlets {
     pub fn when_unavailable(&self, outlet: usize) -> Disposition {
         if self.outlets.len() > 1 {
             let outage = self.outlets.get(outlet).map_or(Duration::ZERO, |outlet| outlet.since.elapsed());
-            return Disposition::Delay { wait: parked(outage), spent: false, reason: "parked" };
+            return Disposition::Delay { wait: parked(outage), spent: false, reason: DelayReason::Parked };
         }
         Disposition::Release
     }

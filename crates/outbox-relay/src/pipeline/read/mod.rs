@@ -28,7 +28,7 @@ use crate::{
     observe::traces::Link,
     pipeline::{
         claim::Claimed,
-        retry::{Disposition, Policy, dead},
+        retry::{DelayReason, Disposition, Policy, dead},
     },
     settings::{AfterDead, OnRejected},
     sink::Outgoing,
@@ -177,7 +177,7 @@ impl Reader {
                     error = describe(&error),
                     "the database answers, but does not return a message"
                 );
-                let wait = Disposition::Delay { wait: UNREAD_WAIT, spent: false, reason: "unread" };
+                let wait = Disposition::Delay { wait: UNREAD_WAIT, spent: false, reason: DelayReason::Unread };
                 messages.push((*row, Step::Decided(wait, describe(&error))));
                 rest = behind;
                 blame.begin(Instant::now());
@@ -219,7 +219,7 @@ impl Reader {
         }
         let Some(route) = route else {
             self.warn_of_missing_route(topic);
-            let wait = Disposition::Delay { wait: NO_ROUTE_WAIT, spent: false, reason: "no_route" };
+            let wait = Disposition::Delay { wait: NO_ROUTE_WAIT, spent: false, reason: DelayReason::NoRoute };
             return Step::Decided(wait, format!("no route matches the topic {topic}"));
         };
         let route = match &message.to {
@@ -228,7 +228,7 @@ impl Reader {
                 Some(route) => route,
                 // Not to the destination of its route: another relay may have the sink.
                 None => {
-                    let wait = Disposition::Delay { wait: NO_ROUTE_WAIT, spent: false, reason: "no_sink" };
+                    let wait = Disposition::Delay { wait: NO_ROUTE_WAIT, spent: false, reason: DelayReason::NoSink };
                     return Step::Decided(wait, format!("this relay has no sink for {to}"));
                 }
             },

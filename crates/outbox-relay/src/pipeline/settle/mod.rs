@@ -352,7 +352,7 @@ pub(crate) fn read_on(context: &Context, lane: u16, keys: &[u64]) {
 pub(crate) fn count(context: &Context, settlement: &Settlement) {
     let metrics = &context.metrics;
     for delayed in &settlement.delayed {
-        metrics.retries_scheduled_total.with_label_values(&[delayed.reason]).inc();
+        metrics.retries_scheduled_total.with_label_values(&[delayed.reason.word()]).inc();
     }
     for dead in &settlement.dead {
         metrics.dead_messages_total.with_label_values(&[dead.reason]).inc();

@@ -21,6 +21,7 @@ use outbox_core::{
             lease::ClaimLease,
             tail::{self, ClaimKind, FoundTail, NextClaim, TailClaim},
         },
+        operate::reason::WaitsFor,
         settle::{self, Way},
     },
 };
@@ -38,8 +39,6 @@ use crate::{
 
 /// The time without a tail after one that ended for a reason.
 pub(crate) const REST: Duration = Duration::from_secs(10);
-/// Reasons of delays that may be this relay's own: then other relays get their turn.
-const ELSEWHERE: [&str; 5] = ["no_sink", "no_route", "parked", "unroutable", "unread"];
 
 /// A tail. Its parts are rows that were taken together. They are published like claims, and are settled together.
 pub(crate) struct Tail {
@@ -341,7 +340,9 @@ impl Tail {
         }
         // Another relay may have the sink or route of these messages: it gets its turn when they are due again.
         let delayed = group.iter().flat_map(|finished| &finished.settlement().delayed);
-        if let Some(wait) = delayed.filter(|it| ELSEWHERE.contains(&it.reason)).filter_map(|it| it.wait).max() {
+        if let Some(wait) =
+            delayed.filter(|it| it.reason.waits_for() == WaitsFor::Destination).filter_map(|it| it.wait).max()
+        {
             state.rest = state.rest.max(wait + REST);
             state.end("elsewhere");
         }

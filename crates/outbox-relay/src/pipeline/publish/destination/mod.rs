@@ -16,6 +16,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use outbox_core::store::operate::reason::DelayReason;
+
 use crate::{pipeline::retry::Disposition, sink::Destination, state::context::Context};
 
 /// The reason of a refusal by which the relay may not write to a destination.
@@ -43,7 +45,7 @@ pub(crate) enum Sending {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct HeldBack {
     wait: Duration,
-    reason: &'static str,
+    reason: DelayReason,
     /// The error of the destination's last failed message.
     pub(crate) error: Arc<str>,
 }
@@ -83,7 +85,7 @@ struct Sick {
 
 impl Sick {
     fn held(&self, now: Instant) -> HeldBack {
-        let reason = if self.trouble == Sickness::Silent { "parked" } else { "unroutable" };
+        let reason = if self.trouble == Sickness::Silent { DelayReason::Parked } else { DelayReason::Unroutable };
         HeldBack { wait: self.wait(now), reason, error: Arc::clone(&self.error) }
     }
 
@@ -190,7 +192,7 @@ impl Destinations {
     ) -> Option<HeldBack> {
         let refuses = Sickness::Refuses { rejected: 0 };
         let Some(sick) = self.note(destination, refuses, error, now) else {
-            return Some(HeldBack { wait: WAIT.1, reason: "unroutable", error: told(destination, error) });
+            return Some(HeldBack { wait: WAIT.1, reason: DelayReason::Unroutable, error: told(destination, error) });
         };
         sick.is_forbidden = reason == FORBIDDEN;
         if sick.trouble == Sickness::Silent {

@@ -1,6 +1,8 @@
 //! Destinations that refuse, and those that are silent.
 
-use super::{Destination, Destinations, Duration, HeldBack, Instant, REJECTIONS, REMEMBERED, Sending, WAIT};
+use super::{
+    DelayReason, Destination, Destinations, Duration, HeldBack, Instant, REJECTIONS, REMEMBERED, Sending, WAIT,
+};
 use crate::state::context::Context;
 
 fn to(routing_key: &str) -> std::sync::Arc<Destination> {
@@ -19,12 +21,12 @@ fn destinations() -> Destinations {
     Destinations::new(&context)
 }
 
-fn held(reason: &'static str, wait: Duration) -> HeldBack {
+fn held(reason: DelayReason, wait: Duration) -> HeldBack {
     HeldBack { wait, reason, error: "rabbitmq/orders: no queue".into() }
 }
 
 fn waits(wait: Duration) -> HeldBack {
-    held("unroutable", wait)
+    held(DelayReason::Unroutable, wait)
 }
 
 fn seconds(seconds: u64) -> Duration {
@@ -110,7 +112,7 @@ fn a_destination_is_silent_that_takes_nothing_while_others_do() {
         }
         destinations.confirmed_nothing(&to("silent"), start + seconds(5), "no queue", start + seconds(15));
         let admitted = destinations.admit(&to("silent"), start + seconds(15));
-        admitted == Err(held("parked", WAIT.0))
+        admitted == Err(held(DelayReason::Parked, WAIT.0))
     };
     assert!(!silent(&[("other", 4)]), "the whole sink may be silent");
     assert!(!silent(&[("other", 6), ("silent", 6)]), "it is one of its partitions");
