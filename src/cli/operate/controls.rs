@@ -9,7 +9,7 @@ use outbox_core::sqlx::MySqlConnection;
 use outbox_relay::{
     operate::{
         controls::{list, pause, resume},
-        instances,
+        instances::{self, InstanceState},
     },
     settings::value::duration,
     state::controls::PauseTarget,
@@ -82,7 +82,7 @@ fn time(text: &str) -> Result<Duration, &'static str> {
 /// Refuses a process or a sink that there is not. Where neither the configuration nor a live relay has a sink, any name
 /// is taken.
 pub(super) async fn known(db: &mut MySqlConnection, config: &Config, target: &PauseTarget) -> anyhow::Result<()> {
-    let live: Vec<_> = instances::list(db).await?.into_iter().filter(|it| it.state != "gone").collect();
+    let live: Vec<_> = instances::list(db).await?.into_iter().filter(|it| it.state != InstanceState::Gone).collect();
     let (what, name, names): (_, _, BTreeSet<&str>) = match target {
         PauseTarget::Lane(_) => return Ok(()),
         PauseTarget::Instance(name) => ("live relay", name, live.iter().map(|it| it.instance.as_str()).collect()),

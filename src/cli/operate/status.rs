@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use clap::Args;
 use outbox_core::{sqlx::MySqlConnection, store::operate::locked};
 use outbox_relay::operate::{
-    instances,
+    instances::{self, InstanceState},
     status::{Judged, judged, verdict},
 };
 use serde_json::{Value, json};
@@ -52,7 +52,7 @@ impl Operation for Status {
             "expired_leases": stats.expired_leases,
             "lag_seconds": lags.get("due"),
             "lag_seconds_by_cause": lags,
-            "relays": instances.iter().filter(|it| it.state != "gone").count(),
+            "relays": instances.iter().filter(|it| it.state != InstanceState::Gone).count(),
             "sinks_down": instances::sinks_down(&instances),
             "lanes": lanes,
         }))

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     operate::{
-        instances::{self, Instance, ROLES, STATES},
+        instances::{self, Instance, InstanceState, ROLES},
         status::{Judged, judged},
     },
     state::{context::Context, session::Session},
@@ -156,9 +156,9 @@ fn show(context: &Context, seen: &SeenQueue) {
     }
     queue.blocked_keys.set(i64::try_from(stats.blocked_keys).unwrap_or(i64::MAX));
     queue.expired_leases.set(i64::try_from(stats.expired_leases).unwrap_or(i64::MAX));
-    for (role, state) in ROLES.into_iter().flat_map(|role| STATES.map(|state| (role, state))) {
+    for (role, state) in ROLES.into_iter().flat_map(|role| InstanceState::ALL.iter().map(move |state| (role, *state))) {
         let number = seen.instances.iter().filter(|it| it.state == state && it.role == role).count();
-        queue.instances.with_label_values(&[role, state]).set(i64::try_from(number).unwrap_or(i64::MAX));
+        queue.instances.with_label_values(&[role, state.word()]).set(i64::try_from(number).unwrap_or(i64::MAX));
     }
     context.alive("stats");
 }

@@ -11,6 +11,7 @@ use outbox_core::{
             instances::{self, InstanceRow},
         },
     },
+    words,
 };
 use serde::Serialize;
 
@@ -24,8 +25,20 @@ const FOLLOWS: i64 = 1_000_000;
 
 /// The roles of a process, see [`Instance::role`].
 pub const ROLES: [&str; 2] = ["relay", "worker"];
-/// The states of a process, see [`Instance::state`].
-pub const STATES: [&str; 4] = ["live", "draining", "drained", "gone"];
+
+words! {
+    /// The state of a process. An operator has paused one that drains. A drained one has nothing in flight since. One
+    /// without a heartbeat for 30 s is gone.
+    #[derive(Default, Serialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum InstanceState {
+        #[default]
+        Live = "live",
+        Draining = "draining",
+        Drained = "drained",
+        Gone = "gone",
+    }
+}
 
 /// A relay or worker. Its names are stable; times are RFC 3339, by the database's clock.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -34,9 +47,8 @@ pub struct Instance {
     pub instance: String,
     /// `relay` or `worker`.
     pub role: String,
-    /// `live`, `draining` (an operator has paused it), `drained` (and nothing is in flight since), or `gone` (no
-    /// heartbeat for 30 s).
-    pub state: &'static str,
+    /// Its state.
+    pub state: InstanceState,
     /// The release of its program.
     pub version: String,
     /// Its lanes; empty: all.
@@ -76,7 +88,7 @@ pub async fn shown(db: &mut MySqlConnection, rows: &[InstanceRow]) -> Result<Vec
 /// Returns the sinks that take nothing from live relays: for each their number, and the reason of one.
 #[must_use]
 pub fn sinks_down(instances: &[Instance]) -> BTreeMap<String, String> {
-    let live = instances.iter().filter(|it| it.state != "gone").flat_map(|it| &it.sinks);
+    let live = instances.iter().filter(|it| it.state != InstanceState::Gone).flat_map(|it| &it.sinks);
     refusals(live).map(|(sink, refusal)| (sink.to_owned(), refusal)).collect()
 }
 
@@ -103,10 +115,10 @@ fn instance(row: &InstanceRow, controls: &[ControlRow]) -> Instance {
         instance: row.instance.clone(),
         role: row.role.clone(),
         state: match pause {
-            _ if !is_live(row) => "gone",
-            None => "live",
-            Some(pause) if row.in_flight == 0 && has_followed(pause) => "drained",
-            Some(_) => "draining",
+            _ if !is_live(row) => InstanceState::Gone,
+            None => InstanceState::Live,
+            Some(pause) if row.in_flight == 0 && has_followed(pause) => InstanceState::Drained,
+            Some(_) => InstanceState::Draining,
         },
         version: row.version.clone(),
         lanes: lanes(row),
@@ -150,13 +162,13 @@ impl Live {
 
     fn of(&self, lane: u16) -> impl Iterator<Item = &Instance> {
         let role = self.role(lane);
-        let is_here = move |it: &&Instance| it.state != "gone" && it.role == role;
+        let is_here = move |it: &&Instance| it.state != InstanceState::Gone && it.role == role;
         self.instances.iter().filter(is_here).filter(move |it| it.lanes.is_empty() || it.lanes.contains(&lane))
     }
 
     /// Those that an operator drains claim nothing.
     fn serving(&self, lane: u16) -> impl Iterator<Item = &Instance> {
-        self.of(lane).filter(|it| it.state == "live")
+        self.of(lane).filter(|it| it.state == InstanceState::Live)
     }
 
     /// Returns the number of those that serve a lane.
@@ -166,7 +178,7 @@ impl Live {
 
     /// Returns the names of those that would serve a lane if no operator drained them.
     pub(super) fn drained(&self, lane: u16) -> Vec<&str> {
-        self.of(lane).filter(|it| it.state != "live").map(|it| it.instance.as_str()).collect()
+        self.of(lane).filter(|it| it.state != InstanceState::Live).map(|it| it.instance.as_str()).collect()
     }
 
     /// Whether no sink takes anything from those that serve a lane. Workers have none.
@@ -226,7 +238,7 @@ mod tests {
             actor: "alice".to_owned(),
             reason: "a test".to_owned(),
         };
-        let state = |row: &InstanceRow| instance(row, &[pause("b")]).state;
+        let state = |row: &InstanceRow| instance(row, &[pause("b")]).state.word();
         let seen = |seen_at| InstanceRow { seen_at, ..row("b", 0, 0) };
         let rows = [row("a", 9, GONE - 1), row("b", 9, 0), seen(FOLLOWS - 1), seen(FOLLOWS), row("a", 9, GONE)];
         assert_eq!(rows.each_ref().map(state), ["live", "draining", "draining", "drained", "gone"]);
@@ -241,7 +253,7 @@ mod tests {
     #[test]
     fn processes_serve_their_lanes_and_say_which_sinks_refuse() {
         let process = instance(&row("a", 0, 0), &[]);
-        let drained = Instance { instance: "c".to_owned(), state: "drained", ..process.clone() };
+        let drained = Instance { instance: "c".to_owned(), state: InstanceState::Drained, ..process.clone() };
         let of_all = Instance { lanes: Vec::new(), ..process.clone() };
         let instances = vec![process.clone(), process, Instance { sinks: BTreeMap::new(), ..of_all }, drained];
         let live = Live { instances, ..Live::default() };
@@ -253,7 +265,7 @@ mod tests {
 
     #[test]
     fn relays_of_all_lanes_do_not_serve_those_of_workers() {
-        let relay = Instance { role: "relay".to_owned(), state: "live", ..Instance::default() };
+        let relay = Instance { role: "relay".to_owned(), ..Instance::default() };
         let worker = Instance { role: "worker".to_owned(), lanes: vec![7], ..relay.clone() };
         let live = Live { instances: vec![relay.clone(), relay, worker], of_workers: [7, 8].into() };
         assert_eq!([7, 8, 9].map(|lane| live.serve(lane)), [1, 0, 2]);

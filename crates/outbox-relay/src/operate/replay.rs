@@ -19,7 +19,7 @@ use outbox_core::{
 use serde::{Deserialize, Serialize};
 
 use super::{
-    instances::{self, Instance},
+    instances::{self, Instance, InstanceState},
     jobs::BATCH,
     unsent::time,
 };
@@ -279,7 +279,7 @@ pub async fn lacks_sink(
     sink: &str,
 ) -> Result<Option<Instance>, sqlx::Error> {
     let serves = |it: &Instance| it.lanes.is_empty() || it.lanes.iter().any(|lane| plan.lanes.contains(lane));
-    let lacks = |it: &Instance| it.state != "gone" && serves(it) && !it.sinks.contains_key(sink);
+    let lacks = |it: &Instance| it.state != InstanceState::Gone && serves(it) && !it.sinks.contains_key(sink);
     Ok(instances::list(db).await?.into_iter().find(lacks))
 }
 

@@ -11,7 +11,7 @@ use outbox_core::{
 use serde::Serialize;
 
 use super::{
-    instances::{Instance, Live, sinks_down},
+    instances::{Instance, InstanceState, Live, sinks_down},
     shown::span,
     why::PATIENCE,
 };
@@ -81,7 +81,7 @@ pub async fn judged(db: &mut MySqlConnection) -> Result<Judged, sqlx::Error> {
 pub fn verdict(Judged { stats, lanes, instances }: &Judged) -> String {
     let due = i64::try_from(stats.lags.due.max(stats.lags.paused)).unwrap_or(i64::MAX);
     let sent: u64 = lanes.iter().map(|(lane, _)| lane.sent).sum();
-    let running = |role: &str| instances.iter().filter(|it| it.state != "gone" && it.role == role).count();
+    let running = |role: &str| instances.iter().filter(|it| it.state != InstanceState::Gone && it.role == role).count();
     let processes = match (running("relay"), running(ProcessKind::WORKER)) {
         (0, 0) => "no relay runs".to_owned(),
         (relays, 0) => counted(relays, "relay runs", "relays run"),
@@ -235,14 +235,14 @@ mod tests {
         let lane = LaneStats { lane: 3, sends: true, ..LaneStats::default() };
         let unserved = LaneStats { pending: 1, lag: 90 * SECOND, sends: false, ..lane.clone() };
         let sinks = [("kafka".to_owned(), Some("no broker\nanswers".to_owned()))].into();
-        let process = Instance { role: "relay".to_owned(), state: "live", ..Instance::default() };
+        let process = Instance { role: "relay".to_owned(), ..Instance::default() };
         let live = |instances| Live { instances, ..Live::default() };
         let down = live(vec![Instance { sinks, ..process.clone() }, process.clone()]);
         let found = status(&unserved, None, &down);
         let sentence = "2 relays serve it. Sink kafka takes nothing from 1 relay: no broker\nanswers.";
         assert!(found.state == "stuck" && found.verdict.ends_with(sentence), "{}", found.verdict);
         assert_eq!(status(&lane, None, &down).verdict, "Nothing is due.");
-        let drained = live(vec![Instance { state: "drained", ..process }]);
+        let drained = live(vec![Instance { state: InstanceState::Drained, ..process }]);
         let found = status(&unserved, None, &drained);
         assert!(found.state == "unserved" && found.verdict.ends_with("(1 drained)."), "{}", found.verdict);
     }
@@ -335,20 +335,22 @@ mod tests {
             stats.lags.due = due;
             stats
         };
-        let instances = vec![process("relay", "gone")];
+        let instances = vec![process("relay", InstanceState::Gone)];
         let quiet = Judged { stats: stats(0, 0), lanes: vec![lane(3, "idle")], instances };
         assert_eq!(verdict(&quiet), "Nothing is due; no relay runs.");
         let mut waiting = lane(3, "waiting");
         let waits = |reason: &str, messages| Waiting { reason: reason.to_owned(), messages, ..Waiting::default() };
         waiting.0.delayed = vec![waits("scheduled", 1_000), waits("behind", 20), waits("parked", 2)];
         assert_eq!(
-            verdict(&Judged { lanes: vec![waiting], instances: vec![process("worker", "live")], ..quiet }),
+            verdict(&Judged { lanes: vec![waiting], instances: vec![process("worker", InstanceState::Live)], ..quiet }),
             "Nothing can be sent now: 22 messages wait; 1 worker runs. Lane 3 is waiting."
         );
         let lanes = (0..7).map(|n| lane(n, "stuck")).chain([lane(9, "busy"), lane(8, "paused")]).collect();
-        let down =
-            Instance { sinks: [("kafka".to_owned(), Some("no broker".to_owned()))].into(), ..process("relay", "live") };
-        let instances = vec![down, process("worker", "live"), process("relay", "drained")];
+        let down = Instance {
+            sinks: [("kafka".to_owned(), Some("no broker".to_owned()))].into(),
+            ..process("relay", InstanceState::Live)
+        };
+        let instances = vec![down, process("worker", InstanceState::Live), process("relay", InstanceState::Drained)];
         assert_eq!(
             verdict(&Judged { stats: Stats { dead: 2, ..stats(300, 4_000_000) }, lanes, instances }),
             "300 messages are due, the first for 4 s, and 5400 were sent in the last 10 s; 2 relays and 1 worker run. \

@@ -10,6 +10,9 @@ macro_rules! words {
         $vis enum $name { $($(#[$doc])* $variant,)+ }
 
         impl $name {
+            /// All variants.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),+];
+
             /// Returns its word.
             #[must_use]
             pub const fn word(self) -> &'static str {

@@ -9,7 +9,10 @@ use outbox_core::{
     },
 };
 
-use super::{super::instances::Instance, *};
+use super::{
+    super::instances::{Instance, InstanceState},
+    *,
+};
 
 const NOW: i64 = 1_700_000_000_000_000;
 const SECOND: i64 = 1_000_000;
@@ -164,9 +167,8 @@ fn a_pending_message_waits_for_its_key_or_others_or_a_relay() {
 #[test]
 fn a_pending_message_has_no_relay_or_none_that_sends() {
     let in_line = FoundMessage { before: 12, last_sent: Some(NOW - 2 * SECOND), ..pending() };
-    let process =
-        Instance { instance: "a/1".to_owned(), role: "relay".to_owned(), state: "live", ..Instance::default() };
-    let drained = verdict(&pending(), &live(vec![Instance { state: "draining", ..process.clone() }]));
+    let process = Instance { instance: "a/1".to_owned(), role: "relay".to_owned(), ..Instance::default() };
+    let drained = verdict(&pending(), &live(vec![Instance { state: InstanceState::Draining, ..process.clone() }]));
     assert!(drained.why.ends_with("No live relay serves the lane: a/1 is drained."), "{}", drained.why);
     assert_eq!(drained.remedy.as_deref(), Some("relay resume --instance a/1 --because …"));
     let stuck = verdict(&pending(), &live(vec![process.clone(); 2]));
