@@ -7,7 +7,7 @@ use outbox_core::sqlx::mysql::MySqlSslMode;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _};
 use url::Url;
 
-use super::{KafkaConfig, RabbitMqConfig, Secret, reader::SettingsReader, value::quote};
+use super::{reader::SettingsReader, value::quote};
 
 impl SettingsReader {
     /// Checks the file that a URL of the database names, if the driver reads it: only to verify. Text that looks like
@@ -24,40 +24,8 @@ impl SettingsReader {
         }
     }
 
-    /// Does the same for Kafka. `probe` means the system's certificates, and a directory has them under OpenSSL's own
-    /// names.
-    pub(super) fn check_kafka_authority(&mut self, section: &str, kafka: &KafkaConfig) {
-        let Some(file) = kafka.properties.get("ssl.ca.location").map(Secret::text) else { return };
-        if file != "probe" && !Path::new(file).is_dir() {
-            let path = format!("{section}.properties.ssl.ca.location");
-            self.check_authority(&path, &format!("`{path}`"), file);
-        }
-    }
-
-    /// Checks the files of a RabbitMQ sink.
-    pub(super) fn check_rabbit_files(&mut self, section: &str, rabbit: &RabbitMqConfig) {
-        let files = [("ca_file", &rabbit.ca_file), ("certificate_file", &rabbit.certificate_file)];
-        for (name, file) in files.into_iter().filter_map(|(name, file)| Some((name, file.as_ref()?))) {
-            let path = format!("{section}.{name}");
-            self.check_authority(&path, &format!("`{path}`"), &file.display().to_string());
-        }
-        let (certificate, key) = (format!("{section}.certificate_file"), format!("{section}.key_file"));
-        match (&rabbit.certificate_file, &rabbit.key_file) {
-            (Some(_), None) => self.settings.problem(self.at(&certificate), format!("`{certificate}` needs `{key}`")),
-            (None, Some(_)) => self.settings.problem(self.at(&key), format!("`{key}` needs `{certificate}`")),
-            (Some(_), Some(file)) => self.check_key(&key, file),
-            (None, None) => {}
-        }
-        let uses_tls = rabbit.url.text().starts_with("amqps:");
-        let asks_by_tls = rabbit.management.as_ref().is_some_and(|api| api.url.text().starts_with("https:"));
-        let given = files.iter().find(|(name, file)| file.is_some() && !(asks_by_tls && *name == "ca_file"));
-        if let Some((name, _)) = given.filter(|_| !uses_tls && !rabbit.url.text().is_empty()) {
-            let path = format!("{section}.{name}");
-            self.settings.problem(self.at(&path), format!("`{path}` is for amqps:// alone: use that, or remove it"));
-        }
-    }
-
-    fn check_key(&mut self, path: &str, file: &Path) {
+    /// Notes a file without a private key.
+    pub(super) fn check_key(&mut self, path: &str, file: &Path) {
         let problem = match fs::read(file) {
             Ok(pem) if PrivateKeyDer::from_pem_slice(&pem).is_ok() => return self.warn_of_readers(path, file),
             Ok(_) => "holds no key: it must have one, as PEM (-----BEGIN PRIVATE KEY-----)".to_owned(),
@@ -67,7 +35,8 @@ impl SettingsReader {
         self.settings.problem(self.at(path), format!("`{path}`: the file {file} {problem}"));
     }
 
-    fn check_authority(&mut self, path: &str, name: &str, file: &str) {
+    /// Notes a file without a certificate, under this name.
+    pub(super) fn check_authority(&mut self, path: &str, name: &str, file: &str) {
         if let Some(problem) = problem(Path::new(file)) {
             let at = self.at(path);
             self.settings.problem(at, format!("{name}: the file {} {problem}", quote(file)));

@@ -2,22 +2,16 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use outbox_relay::settings::default_owner;
+use outbox_relay::settings::{default_owner, sink_type::SINK_TYPES};
 
 use super::{
-    ApiConfig, Binding, Canary, Config, Database, Envelope, Http, KafkaConfig, Log, LogLogin, Management,
-    RabbitMqConfig, RelayConfig, Retention, RetryConfig, Route, Secret, SinkConfig, Tracing,
-    keys::{ENVELOPES, ORDERS, SINK_TYPES, SinkType},
+    ApiConfig, Binding, Canary, Config, Database, Envelope, Http, Log, LogLogin, RelayConfig, Retention, RetryConfig,
+    Route, Secret, SinkConfig, Tracing,
+    keys::{ENVELOPES, ORDERS},
     path::{KeyPath, key},
     reader::SettingsReader,
+    sink::SinkReader,
 };
-
-/// The time that a Kafka broker has for a reply, in milliseconds as librdkafka takes them. Then its connection ends,
-/// and librdkafka asks another broker. It would ask a frozen one for a minute: it prefers the broker that it asked
-/// last.
-fn patience(deadline: Duration) -> Secret {
-    Secret::new(deadline.as_millis().clamp(10, 300_000).to_string())
-}
 
 impl SettingsReader {
     /// Builds the configuration. It is incomplete if problems were noted.
@@ -33,7 +27,8 @@ impl SettingsReader {
         config.log = Log::read(self, "", ());
         config.tracing = self.tracing();
         config.canary = self.canary();
-        config.routes = self.settings.routes.keys().map(|number| self.route(*number, config.retry)).collect();
+        let numbers = self.settings.routes.keys();
+        config.routes = numbers.map(|number| self.route(*number, config.retry, &config.sinks)).collect();
         config
     }
 
@@ -70,59 +65,25 @@ impl SettingsReader {
     }
 
     /// Returns the sink with this deadline of a publish; `None` if its type is missing or unknown, which was noted.
-    fn sink(&mut self, name: &str, deadline: Duration) -> Option<SinkConfig> {
-        Some(match self.choice(&key!("sinks.*.type", name), &SINK_TYPES)? {
-            SinkType::Kafka => {
-                let mut properties = self.properties(name);
-                properties.entry("socket.timeout.ms".to_owned()).or_insert_with(|| patience(deadline));
-                SinkConfig::Kafka(KafkaConfig::read(self, name, (properties,)))
-            }
-            SinkType::RabbitMq => SinkConfig::RabbitMq(self.rabbit(name)),
-            SinkType::Stdout => SinkConfig::Stdout,
-            SinkType::Null => SinkConfig::Null,
-        })
+    fn sink(&mut self, name: &str, publish_deadline: Duration) -> Option<SinkConfig> {
+        let word = self.text(&key!("sinks.*.type", name))?;
+        let read = SINK_TYPES.iter().find(|sink_type| sink_type.word == word)?.read;
+        Some(read(&mut SinkReader { reader: self, name, publish_deadline }))
     }
 
-    fn rabbit(&mut self, name: &str) -> RabbitMqConfig {
-        let (url, password) = self.url(&key!("sinks.*.url", name), &key!("sinks.*.password", name), &["amqps", "amqp"]);
-        let (api, api_password) = (key!("sinks.*.management_url", name), key!("sinks.*.management_password", name));
-        let (api, api_password) = self.url(&api, &api_password, &["https", "http"]);
-        let management = api.map(|url| Box::new(Management::new(url, api_password)));
-        let url = url.unwrap_or_else(|| Secret::new(""));
-        RabbitMqConfig::read(self, name, (url, password, management))
-    }
-
-    /// Returns the properties of librdkafka. Those with `_file` behind their name are read from files.
-    fn properties(&mut self, sink: &str) -> BTreeMap<String, Secret> {
-        let start = key!("sinks.*.properties.*", sink, "");
-        let given = self.settings.values.keys().filter_map(|path| path.strip_prefix(&*start));
-        let mut names: Vec<_> = given.map(|name| name.strip_suffix("_file").unwrap_or(name).to_owned()).collect();
-        names.dedup();
-        let read = |name: String| {
-            let value = self.secret(&key!("sinks.*.properties.*", sink, name))?;
-            Some((name, value))
-        };
-        names.into_iter().filter_map(read).collect()
-    }
-
-    fn route(&self, number: usize, retry: RetryConfig) -> Route {
+    fn route(&self, number: usize, retry: RetryConfig, sinks: &BTreeMap<String, SinkConfig>) -> Route {
         let number = number.to_string();
-        let sink = self.string(&key!("routes.*.sink", number));
+        let sink = sinks.get(&self.string(&key!("routes.*.sink", number)));
         // A sink of an unknown type was noted.
-        let (target, routing_key, binding) = match self.choice(&key!("sinks.*.type", sink), &SINK_TYPES) {
-            Some(SinkType::RabbitMq) => {
-                let (exchange, routing_key) = (key!("routes.*.exchange", number), key!("routes.*.routing_key", number));
-                (exchange, self.string(&routing_key), Binding::Amqp)
-            }
-            Some(SinkType::Kafka | SinkType::Stdout | SinkType::Null) | None => {
-                (key!("routes.*.topic", number), String::new(), Binding::Kafka)
-            }
-        };
+        let binding = sink.map_or(Binding::KAFKA, |sink| sink.broker().binding());
+        let target = self.string(&KeyPath::of_target(&number, binding.target));
+        let routing_key = self.string(&key!("routes.*.routing_key", number));
+        let routing_key = if binding.routing_key { routing_key } else { String::new() };
         let envelope = self.choice(&key!("routes.*.envelope", number), &ENVELOPES);
         let pipelined = self.choice(&key!("routes.*.order", number), &ORDERS).unwrap_or(false);
         let envelope = envelope.map_or(Envelope::Raw, |envelope| envelope(binding));
         let retry = self.retry_of_route(&number, retry);
-        Route::read(self, &number, (self.string(&target), routing_key, pipelined, envelope, retry))
+        Route::read(self, &number, (target, routing_key, pipelined, envelope, retry))
     }
 
     /// Returns the retries of a route that has some of its own. The rest are those of `[retry]`.

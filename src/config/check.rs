@@ -2,13 +2,14 @@
 
 use std::{ops::RangeInclusive, time::Duration};
 
-use outbox_relay::pipeline::read::route::matches;
-
-use outbox_relay::settings::is_local;
+use outbox_relay::{pipeline::read::route::matches, settings::sink_type::SINK_TYPES};
 
 use super::{
-    Config, KafkaConfig, RabbitMqConfig, RetryConfig, Route, SinkConfig, keys::SINK_TYPES, path::key,
-    reader::SettingsReader, source::Problem,
+    Binding, Config, RetryConfig, Route,
+    path::{KeyPath, key},
+    reader::SettingsReader,
+    sink::SinkReader,
+    source::Problem,
 };
 
 /// The bounds of `canary.interval`: each canary has a connection of its own, and the alert waits for 110 s.
@@ -22,7 +23,8 @@ impl SettingsReader {
         self.check_database(config);
         self.check_tracing(config);
         for (name, sink) in &config.sinks {
-            self.check_sink(name, sink);
+            self.check_name(name);
+            sink.broker().check(&mut self.section(name, config));
         }
         for (number, route) in self.settings.routes.keys().copied().collect::<Vec<_>>().into_iter().zip(&config.routes)
         {
@@ -33,7 +35,7 @@ impl SettingsReader {
     /// Notes what a relay lacks beside the database.
     pub(super) fn check_complete(&mut self, config: &Config) {
         if config.sinks.is_empty() {
-            let types = SINK_TYPES.map(|(word, _)| word).join(", ");
+            let types = SINK_TYPES.iter().map(|sink_type| sink_type.word).collect::<Vec<_>>().join(", ");
             self.add_home(format!("there is no sink: add a section [sinks.main] with a type ({types})"));
         }
         if config.routes.is_empty() {
@@ -41,16 +43,12 @@ impl SettingsReader {
         }
         self.check_canary(config);
         for (name, sink) in &config.sinks {
-            match sink {
-                SinkConfig::Kafka(kafka) => {
-                    if speaks_tls(kafka) {
-                        self.check_kafka_authority(&format!("sinks.{name}"), kafka);
-                    }
-                }
-                SinkConfig::RabbitMq(rabbit) => self.check_rabbit_files(&format!("sinks.{name}"), rabbit),
-                SinkConfig::Stdout | SinkConfig::Null => {}
-            }
+            sink.broker().check_files(&mut self.section(name, config));
         }
+    }
+
+    fn section<'a>(&'a mut self, name: &'a str, config: &Config) -> SinkReader<'a> {
+        SinkReader { reader: self, name, publish_deadline: config.relay.publish_deadline }
     }
 
     fn add(&mut self, path: &str, text: String) {
@@ -131,10 +129,8 @@ impl SettingsReader {
     fn check_canary(&mut self, config: &Config) {
         let Some(topic) = &config.canary.topic else { return };
         let route = config.routes.iter().find(|route| matches(&route.topics, topic));
-        let can_be_read = route.is_some_and(|route| match config.sinks.get(&route.sink) {
-            Some(SinkConfig::Kafka(_)) => true,
-            Some(SinkConfig::RabbitMq(_)) => !route.target.is_empty(),
-            Some(SinkConfig::Stdout | SinkConfig::Null) | None => false,
+        let can_be_read = route.is_some_and(|route| {
+            config.sinks.get(&route.sink).is_some_and(|sink| sink.broker().can_listen(&route.target))
         });
         if !CANARY_INTERVALS.contains(&config.canary.interval) {
             self.add("canary.interval", "`canary.interval` must be from 1s to 60s".to_owned());
@@ -179,7 +175,7 @@ impl SettingsReader {
         }
     }
 
-    fn check_sink(&mut self, name: &str, sink: &SinkConfig) {
+    fn check_name(&mut self, name: &str) {
         let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
         if name == "database" || name.is_empty() || name.contains("__") || !name.chars().all(good) {
             let at = self.settings.sinks.get(name).map(ToString::to_string).unwrap_or_default();
@@ -188,65 +184,6 @@ impl SettingsReader {
             );
             self.settings.problems.push(Problem { at, text });
         }
-        match sink {
-            SinkConfig::Kafka(kafka) => self.check_kafka(name, kafka),
-            SinkConfig::RabbitMq(rabbit) => self.check_rabbit(name, rabbit),
-            SinkConfig::Stdout | SinkConfig::Null => {}
-        }
-    }
-
-    fn check_kafka(&mut self, name: &str, kafka: &KafkaConfig) {
-        let section = format!("sinks.{name}");
-        for (name, value) in &kafka.properties {
-            for problem in kafka_properties(name, value) {
-                self.add(&format!("{section}.properties.{name}"), format!("`{section}.properties`: {problem}"));
-            }
-        }
-        if speaks_tls(kafka) || self.allows_plaintext(name) {
-            return;
-        }
-        let hosts =
-            kafka.brokers.split(',').map(|broker| broker.trim().rsplit_once(':').map_or(broker, |(host, _)| host));
-        if hosts.filter(|host| !host.is_empty()).any(|host| !is_local(host)) {
-            self.add(&format!("{section}.brokers"), format!(
-                "`{section}.brokers` would be reached without TLS: set \"security.protocol\" to \"ssl\" or \"sasl_ssl\" in {section}.properties, or plaintext = true"
-            ));
-        }
-    }
-
-    fn check_rabbit(&mut self, name: &str, rabbit: &RabbitMqConfig) {
-        let urls = [
-            (Some(&rabbit.url), key!("sinks.*.url", name), "amqp"),
-            (rabbit.management.as_ref().map(|api| &api.url), key!("sinks.*.management_url", name), "http"),
-        ];
-        for (url, path, plain) in urls {
-            let Some(url) = url.and_then(|url| url::Url::parse(url.text()).ok()) else { continue };
-            if url.scheme() == plain && !url.host_str().is_some_and(is_local) && !self.allows_plaintext(name) {
-                let path = self.first_given(&[&path, &path.file()]).to_owned();
-                let problem = "would be reached without TLS";
-                self.add(&path, format!("`{path}` {problem}: use {plain}s://, or set plaintext = true"));
-            }
-        }
-        self.check_management(name, rabbit);
-    }
-
-    /// Refuses a password without a user that it belongs to.
-    fn check_management(&mut self, name: &str, rabbit: &RabbitMqConfig) {
-        let (url, password) = (key!("sinks.*.management_url", name), key!("sinks.*.management_password", name));
-        let is_given = |path: &str| self.settings.values.contains_key(path);
-        let lacks_user = match &rabbit.management {
-            Some(api) => url::Url::parse(api.url.text()).is_ok_and(|url| url.username().is_empty()),
-            // A wrong URL was noted.
-            None => !is_given(&url) && !is_given(&url.file()),
-        };
-        let given = self.first_given(&[&password, &password.file()]).to_owned();
-        if lacks_user && is_given(&given) {
-            self.add(&given, format!("`{given}` needs a user in `{url}`: add it, or remove the password"));
-        }
-    }
-
-    fn allows_plaintext(&self, name: &str) -> bool {
-        self.text(&key!("sinks.*.plaintext", name)) == Some("true")
     }
 
     fn check_route(&mut self, number: &str, route: &Route, config: &Config) {
@@ -262,9 +199,9 @@ impl SettingsReader {
                 ),
             );
         }
+        let binding = config.sinks.get(&route.sink).map_or(Binding::KAFKA, |sink| sink.broker().binding());
         for (key, allowed) in [
-            (key!("routes.*.topic", number), &["topic", "type", "lane"][..]),
-            (key!("routes.*.exchange", number), &["topic", "type", "lane"]),
+            (KeyPath::of_target(number, binding.target), &["topic", "type", "lane"][..]),
             (key!("routes.*.routing_key", number), &["topic", "type", "key", "lane"]),
             (key!("routes.*.source", number), &["topic", "lane"]),
         ] {
@@ -318,22 +255,6 @@ fn is_uri_reference(text: &str) -> bool {
         && text.split('%').skip(1).all(escape)
         && text.matches('#').count() <= 1
         && head.is_none_or(|(scheme, _)| is_scheme(scheme))
-}
-
-/// Returns the problems of a property of librdkafka.
-#[cfg(feature = "kafka")]
-fn kafka_properties(name: &str, value: &super::Secret) -> Vec<String> {
-    outbox_relay::sink::kafka::check_properties(&[(name.to_owned(), value.clone())].into())
-}
-
-/// Without Kafka its properties are not checked.
-#[cfg(not(feature = "kafka"))]
-fn kafka_properties(_name: &str, _value: &super::Secret) -> Vec<String> {
-    Vec::new()
-}
-
-fn speaks_tls(kafka: &KafkaConfig) -> bool {
-    kafka.properties.get("security.protocol").is_some_and(|protocol| protocol.text().to_lowercase().ends_with("ssl"))
 }
 
 /// Returns the first `{…}` of a template that is not allowed.

@@ -1,5 +1,7 @@
 //! Makes a commented configuration file, and docs/configuration.md, from the table of keys.
 
+use outbox_relay::settings::sink_type::{SINK_TYPES, SinkType};
+
 use super::{
     keys::{ConfigKey, SECTIONS, Unset, keys},
     value::WrittenKind as _,
@@ -12,30 +14,27 @@ pub fn example() -> String {
         "# The configuration of the relay. What is commented out shows the default, or an example where there is none.\n\
          # Every key can also be given as a variable, RELAY__SECTION__KEY, and as a flag, --set section.key=value.\n",
     );
-    for (pattern, help) in SECTIONS {
-        match *pattern {
-            "sinks.*" => text += &["kafka", "rabbitmq"].map(|sink| block(pattern, help, sink)).concat(),
-            "routes.*" => text += &block(pattern, help, "kafka"),
-            _ => text += &block(pattern, help, ""),
+    for section in SECTIONS {
+        match section.0 {
+            "sinks.*" => text.extend(SINK_TYPES.iter().filter_map(|SinkType { word, example, .. }| {
+                let off = if *word == FIRST { "" } else { "# " };
+                Some(block(off, &format!("[sinks.{}]", (*example)?), *section, word))
+            })),
+            "routes.*" => text += &block("", "[[routes]]", *section, FIRST),
+            name => text += &block("", &format!("[{name}]"), *section, ""),
         }
     }
     text
 }
 
-/// Returns a section of the example. The second sink is commented out as a whole.
-fn block(pattern: &str, help: &str, sink: &str) -> String {
-    let off = if sink == "rabbitmq" { "# " } else { "" };
-    let head = match (pattern, sink) {
-        ("routes.*", _) => "[[routes]]".to_owned(),
-        ("sinks.*", "rabbitmq") => "[sinks.rabbit]".to_owned(),
-        ("sinks.*", _) => "[sinks.main]".to_owned(),
-        _ => format!("[{pattern}]"),
-    };
+/// The type of the sink that the example has. Those of the other types are commented out.
+const FIRST: &str = "kafka";
+
+/// Returns a section of the example. Each of its lines begins with `off`.
+fn block(off: &str, head: &str, (pattern, help): (&str, &str), sink: &str) -> String {
     let mut text = format!("\n# {}\n{off}{head}\n", plain(help));
-    for key in keys_of(pattern).filter(|key| key.only.is_empty() || key.only.contains(&sink) || pattern == "routes.*") {
-        text += off;
-        text += &line(key, sink);
-    }
+    let takes = |key: &&ConfigKey| key.only.is_empty() || key.only.contains(&sink) || pattern == "routes.*";
+    text.extend(keys_of(pattern).filter(takes).map(|key| format!("{off}{}", line(key, sink))));
     text
 }
 
@@ -51,11 +50,9 @@ fn line(key: &ConfigKey, sink: &str) -> String {
         return format!("properties = {{ \"security.protocol\" = \"ssl\" }}  # {}\n", plain(key.help));
     }
     let name = key.name();
-    // Of two types of sink one is shown.
-    let (text, foreign) = match name {
-        "type" if !sink.is_empty() => (sink, false),
-        _ => (key.sample(), key.path.starts_with("routes") && key.only == ["rabbitmq"]),
-    };
+    let text = if name == "type" { sink } else { key.sample() };
+    // A route shows the keys of all types of sink.
+    let foreign = !key.only.is_empty() && !key.only.contains(&sink);
     let off = if matches!(key.unset, Unset::Required(_)) && !foreign { "" } else { "# " };
     format!("{off}{name} = {}  # {}\n", key.kind.toml(text), plain(key.help))
 }
@@ -93,6 +90,8 @@ fn row(key: &ConfigKey) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
     use crate::config::source::variable_name;
 
@@ -100,9 +99,8 @@ mod tests {
     fn every_key_has_a_section_and_a_variable_of_its_own() {
         let in_sections: usize = SECTIONS.iter().map(|(pattern, _)| keys_of(pattern).count()).sum();
         assert_eq!(in_sections, keys().count());
-        let mut variables: Vec<_> = keys().map(|key| variable_name(key.path)).collect();
-        variables.sort();
-        variables.dedup();
-        assert_eq!(variables.len(), keys().count());
+        let paths: BTreeSet<_> = keys().map(|key| key.path).collect();
+        let variables: BTreeSet<_> = paths.iter().map(|path| variable_name(path)).collect();
+        assert_eq!(variables.len(), paths.len());
     }
 }

@@ -2,9 +2,14 @@
 
 use super::keys::{ConfigKey, keys};
 
-/// Returns the key with this path, if any.
+/// Returns the key with this path, if any. Keys of one path differ in their meaning alone.
 pub(super) fn find(path: &str) -> Option<&'static ConfigKey> {
-    keys().find(|key| matches(key.path, path))
+    find_all(path).next()
+}
+
+/// Returns the keys with this path: one for each type of sink that has its own.
+pub(super) fn find_all(path: &str) -> impl Iterator<Item = &'static ConfigKey> {
+    keys().filter(move |key| matches(key.path, path))
 }
 
 /// Whether keys begin with this path.
@@ -44,6 +49,15 @@ mod tests {
         }
         for path in ["relay", "relay.lease_file", "sinks.url", "routes.topic", "sinks.k.properties", "sinks.k.url.x"] {
             assert!(find(path).is_none(), "{path}");
+        }
+    }
+
+    /// A value is read before the type of its sink is known.
+    #[test]
+    fn keys_of_one_path_take_the_same_values() {
+        for key in keys() {
+            let first = find(key.path).unwrap();
+            assert_eq!((key.kind, key.unset.default()), (first.kind, first.unset.default()), "{}", key.path);
         }
     }
 

@@ -20,6 +20,7 @@ mod reader;
 mod schema;
 mod secret;
 mod show;
+mod sink;
 mod source;
 mod value;
 

@@ -2,7 +2,9 @@
 
 use std::{fmt, ops::Deref};
 
-use super::keys::KEYS;
+use outbox_relay::settings::sink_type::SINK_TYPES;
+
+use super::keys::{ConfigKey, KEYS};
 
 /// The path of a key in a section; only [`key!`] makes one.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -12,6 +14,16 @@ impl KeyPath {
     /// Puts names in the places of `*`. For [`key!`].
     pub(super) fn new(pattern: &str, names: &[&str]) -> Self {
         Self(names.iter().fold(pattern.to_owned(), |path, name| path.replacen('*', name, 1)))
+    }
+
+    /// Returns the path of a key that a type of sink names.
+    pub(super) fn of_sink(name: &str, key: &str) -> Self {
+        Self(format!("sinks.{name}.{key}"))
+    }
+
+    /// Returns the path of the key of a route that names its target.
+    pub(super) fn of_target(number: &str, key: &str) -> Self {
+        Self(format!("routes.{number}.{key}"))
     }
 
     /// Returns the key that names a file with this one's value.
@@ -46,13 +58,25 @@ pub(super) use key;
 
 #[expect(clippy::indexing_slicing, reason = "it runs in the compiler")]
 pub(super) const fn is_known(pattern: &str) -> bool {
+    let mut sink_type = 0;
+    while sink_type < SINK_TYPES.len() {
+        if is_one_of(SINK_TYPES[sink_type].keys, pattern) {
+            return true;
+        }
+        sink_type += 1;
+    }
+    is_one_of(KEYS, pattern)
+}
+
+#[expect(clippy::indexing_slicing, reason = "it runs in the compiler")]
+const fn is_one_of(keys: &[&[&[ConfigKey]]], pattern: &str) -> bool {
     let mut section = 0;
-    while section < KEYS.len() {
+    while section < keys.len() {
         let mut block = 0;
-        while block < KEYS[section].len() {
+        while block < keys[section].len() {
             let mut key = 0;
-            while key < KEYS[section][block].len() {
-                if is_same(KEYS[section][block][key].path.as_bytes(), pattern.as_bytes()) {
+            while key < keys[section][block].len() {
+                if is_same(keys[section][block][key].path.as_bytes(), pattern.as_bytes()) {
                     return true;
                 }
                 key += 1;

@@ -6,7 +6,7 @@ use outbox_relay::settings::value::{count, duration};
 
 use super::{
     keys::{ConfigKey, SECTIONS, Unset, keys},
-    lookup::find,
+    lookup::{find, find_all},
     path::{KeyPath, key},
     section::{Given, Words},
     source::{Problem, Settings, ValueOrigin, is_secret},
@@ -130,8 +130,11 @@ impl SettingsReader {
         let start = format!("{}.", section.path);
         let here = self.settings.values.iter().filter(|(path, _)| path.starts_with(&start));
         let foreign = here.filter_map(|(path, setting)| {
-            let key = find(path).filter(|key| !section.takes(key))?;
-            let text = format!("`{path}` belongs to {}, the sink is {sink_type}: remove it", key.only.join(" and "));
+            if find_all(path).any(|key| section.takes(key)) {
+                return None;
+            }
+            let owners = find_all(path).flat_map(|key| key.only).copied().collect::<Vec<_>>().join(" and ");
+            let text = format!("`{path}` belongs to {owners}, the sink is {sink_type}: remove it");
             Some(Problem { at: setting.origin.to_string(), text })
         });
         let foreign: Vec<_> = foreign.collect();

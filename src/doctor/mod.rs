@@ -121,6 +121,7 @@ impl Finding {
 }
 
 /// The consequence of a destination that takes nothing.
+#[cfg(any(feature = "kafka", feature = "rabbitmq"))]
 const WAITS: &str = "Its messages wait for relay.unroutable_grace, or for relay.first_destination_grace if it has never taken one; then \
                      some of them are dead.";
 
@@ -235,10 +236,7 @@ fn destinations<'a>(config: &'a Config, topics: &[(String, Option<String>)]) -> 
 
 /// Asks the broker for a destination, as `relay replay --to` names it. Returns what is wrong with it or with its sink.
 pub(crate) async fn look_up(sink: &str, config: &SinkConfig, name: &str) -> Option<String> {
-    let (target, routing_key) = match config {
-        SinkConfig::RabbitMq(_) => name.split_once('/').unwrap_or((name, "")),
-        SinkConfig::Kafka(_) | SinkConfig::Stdout | SinkConfig::Null => (name, ""),
-    };
+    let (target, routing_key) = config.broker().binding().split(name);
     let destinations = RoutedDestinations::from([(target.to_owned(), Some(routing_key.to_owned()))]);
     let findings = look_at_sink(sink, config, Some(&destinations)).await;
     findings.into_iter().find(|it| it.severity == Severity::Problem).map(|it| it.evidence)
@@ -257,17 +255,24 @@ async fn look_at_sink(name: &str, sink: &SinkConfig, destinations: Option<&Route
         let evidence = format!("The sink {name} cannot be used: {error}.");
         return vec![Finding::problem("sink_unreachable", evidence).matters("Its messages wait.")];
     }
-    match (sink, destinations.unwrap_or(&RoutedDestinations::new())) {
-        #[cfg(feature = "kafka")]
-        (SinkConfig::Kafka(config), topics) => kafka::examine(name, config, topics).await,
-        #[cfg(feature = "rabbitmq")]
-        (SinkConfig::RabbitMq(config), exchanges) => rabbitmq::examine(name, config, exchanges).await,
-        #[cfg(not(feature = "kafka"))]
-        (SinkConfig::Kafka(_), _) => Vec::new(),
-        #[cfg(not(feature = "rabbitmq"))]
-        (SinkConfig::RabbitMq(_), _) => Vec::new(),
-        (SinkConfig::Stdout | SinkConfig::Null, _) => Vec::new(),
+    look_closer(name, sink, destinations.unwrap_or(&RoutedDestinations::new())).await
+}
+
+/// Looks at the destinations of a sink whose type can be asked for them.
+#[cfg_attr(
+    not(any(feature = "kafka", feature = "rabbitmq")),
+    expect(unused_variables, clippy::unused_async, reason = "this build has no such type")
+)]
+async fn look_closer(name: &str, sink: &SinkConfig, destinations: &RoutedDestinations) -> Vec<Finding> {
+    #[cfg(feature = "kafka")]
+    if let Some(config) = sink.of() {
+        return kafka::examine(name, config, destinations).await;
     }
+    #[cfg(feature = "rabbitmq")]
+    if let Some(config) = sink.of() {
+        return rabbitmq::examine(name, config, destinations).await;
+    }
+    Vec::new()
 }
 
 #[cfg(test)]

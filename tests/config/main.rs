@@ -8,8 +8,9 @@ mod secrets;
 use std::{collections::BTreeSet, fs, os::unix::fs::PermissionsExt as _, path::PathBuf, time::Duration};
 
 use mysql_outbox::config::{
-    Config, Inputs, Loaded, SinkConfig, example, listen_address, load, load_for_database, schema,
+    Config, Inputs, KafkaConfig, Loaded, example, listen_address, load, load_for_database, schema,
 };
+use outbox_relay::sink::stdout::OwnOutput;
 use tempfile::TempDir;
 
 /// A configuration that is enough for a relay.
@@ -85,7 +86,7 @@ fn the_defaults_are_those_of_the_documentation() {
     assert_eq!((retry.base, retry.max, retry.max_attempts), (Duration::from_secs(1), Duration::from_secs(300), 20));
     assert_eq!(retention.dead, Duration::from_secs(30 * 86_400));
     assert_eq!(http.listen, Some(([127, 0, 0, 1], 9464).into()));
-    assert!(matches!(sinks["main"], SinkConfig::Stdout));
+    assert!(sinks["main"].of::<OwnOutput>().is_some());
     assert!(relay.owner.ends_with(&format!("-{}", std::process::id())));
 }
 
@@ -129,7 +130,7 @@ fn everything_can_be_given_in_the_environment() {
         .variable("RELAY__RETENTION__SENT", "0")
         .variable("RELAY__HTTP__LISTEN", "off");
     let config = case.load().config;
-    let SinkConfig::Kafka(kafka) = &config.sinks["main"] else { panic!("no Kafka") };
+    let kafka: &KafkaConfig = config.sinks["main"].of().unwrap();
     assert_eq!(kafka.properties["security.protocol"].text(), "SASL_SSL");
     assert_eq!((config.routes[0].target.as_str(), config.routes[0].sink.as_str()), ("{topic}", "main"));
     assert_eq!((config.relay.lanes, config.retention.sent, config.http.listen), (vec![0, 7], Duration::ZERO, None));
@@ -365,7 +366,7 @@ fn properties_that_weaken_acks_or_idempotence_are_refused() {
 fn a_kafka_broker_has_the_deadline_of_a_publish_for_its_reply() {
     let reply = |text: &str| {
         let config = Case::new(&format!("{GOOD}{KAFKA}{text}")).load().config;
-        let Some(SinkConfig::Kafka(kafka)) = config.sinks.get("k") else { panic!("no sink k") };
+        let kafka: &KafkaConfig = config.sinks["k"].of().unwrap();
         kafka.properties["socket.timeout.ms"].text().to_owned()
     };
     assert_eq!(reply(""), "10000");

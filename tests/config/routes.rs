@@ -47,7 +47,7 @@ fn an_envelope_names_attributes_as_the_broker_of_its_route_does() {
     let rabbit = format!("{RABBIT}url = \"amqp://u@localhost\"\n[[routes]]\nexchange = \"\"\n{}", routes("r"));
     let config = Case::new(&format!("{GOOD}{KAFKA}[[routes]]\n{}{rabbit}", routes("k"))).load().config;
     let envelopes: Vec<_> = config.routes.iter().map(|route| route.envelope).collect();
-    let [kafka, amqp] = [Binding::Kafka, Binding::Amqp].map(Envelope::CloudEventsJson);
+    let [kafka, amqp] = [Binding::KAFKA, Binding::AMQP].map(Envelope::CloudEventsJson);
     assert_eq!(envelopes, [Envelope::Raw, kafka, amqp]);
 }
 

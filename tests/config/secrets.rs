@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use mysql_outbox::config::{SinkConfig, ValueOrigin};
+use mysql_outbox::config::{KafkaConfig, RabbitMqConfig, ValueOrigin};
 
 use super::{Case, GOOD, KAFKA, RABBIT, problems_with};
 
@@ -86,7 +86,8 @@ fn a_secret_comes_from_one_place_and_a_file_that_others_can_read_is_warned_of() 
 #[test]
 fn a_password_apart_is_put_into_the_url_of_rabbitmq_whatever_it_holds() {
     let case = Case::new(&format!("{GOOD}{RABBIT}url = \"amqp://u@localhost:5672/%2f\"\npassword = \"p@:/?#ü%41\"\n"));
-    let SinkConfig::RabbitMq(rabbit) = &case.load().config.sinks["r"] else { panic!("no RabbitMQ") };
+    let sinks = case.load().config.sinks;
+    let rabbit: &RabbitMqConfig = sinks["r"].of().unwrap();
     assert_eq!(rabbit.address().unwrap().as_str(), "amqp://u:p%40%3A%2F%3F%23%C3%BC%2541@localhost:5672/%2f");
 }
 
@@ -252,7 +253,8 @@ fn a_property_of_librdkafka_can_be_read_from_a_file() {
     let case = Case::new(&format!("{GOOD}{KAFKA}"));
     let path = case.secret("hunter2\n", 0o600).display().to_string();
     let case = case.variable("RELAY__SINKS__K__PROPERTIES__SASL_PASSWORD_FILE", &path);
-    let SinkConfig::Kafka(kafka) = &case.load().config.sinks["k"] else { panic!("no Kafka") };
+    let sinks = case.load().config.sinks;
+    let kafka: &KafkaConfig = sinks["k"].of().unwrap();
     assert_eq!(kafka.properties["sasl.password"].text(), "hunter2");
 }
 

@@ -141,7 +141,7 @@ proptest! {
         let destination = Destination { sink: "s".into(), target: "t".into(), routing_key: String::new() };
         let mut message = Draft::new(&Arc::new(destination), payload.clone()).build();
         message.contents.content_type = content_type;
-        if envelope::wrap(&mut message, Envelope::CloudEventsJson(Binding::Kafka), "/").is_ok() {
+        if envelope::wrap(&mut message, Envelope::CloudEventsJson(Binding::KAFKA), "/").is_ok() {
             let event: Value = serde_json::from_slice(&message.contents.payload.unwrap_or_default())?;
             prop_assert!(event.get("data").is_some() != event.get("data_base64").is_some());
             if let Some(text) = event.get("data_base64").and_then(Value::as_str) {
@@ -155,10 +155,10 @@ proptest! {
     fn every_message_goes_into_each_envelope_or_is_refused(message in outgoing(), source in text()) {
         for envelope in [
             Envelope::Raw,
-            Envelope::CloudEventsBinary(Binding::Kafka),
-            Envelope::CloudEventsBinary(Binding::Amqp),
-            Envelope::CloudEventsJson(Binding::Kafka),
-            Envelope::CloudEventsJson(Binding::Amqp),
+            Envelope::CloudEventsBinary(Binding::KAFKA),
+            Envelope::CloudEventsBinary(Binding::AMQP),
+            Envelope::CloudEventsJson(Binding::KAFKA),
+            Envelope::CloudEventsJson(Binding::AMQP),
             Envelope::Debezium,
         ] {
             let mut wrapped = message.clone();
@@ -180,7 +180,7 @@ proptest! {
     fn an_event_in_json_is_read_as_its_message(mut message in outgoing(), payload in payload(), source in text()) {
         message.contents.payload = Some(payload.clone());
         let mut wrapped = message.clone();
-        if envelope::wrap(&mut wrapped, Envelope::CloudEventsJson(Binding::Kafka), &source).is_ok() {
+        if envelope::wrap(&mut wrapped, Envelope::CloudEventsJson(Binding::KAFKA), &source).is_ok() {
             let json = wrapped.contents.payload.unwrap_or_default();
             let mut event: Map<String, Value> = serde_json::from_slice(&json)?;
             for (name, value) in attributes(&message, &source) {
@@ -214,7 +214,7 @@ proptest! {
     /// In binary mode the payload is unchanged, and the attributes are headers before those of the service.
     #[test]
     fn an_event_in_headers_is_read_as_its_message(message in outgoing(), source in text()) {
-        for (binding, prefix) in [(Binding::Kafka, "ce_"), (Binding::Amqp, "cloudEvents:")] {
+        for (binding, prefix) in [(Binding::KAFKA, "ce_"), (Binding::AMQP, "cloudEvents:")] {
             let mut wrapped = message.clone();
             if envelope::wrap(&mut wrapped, Envelope::CloudEventsBinary(binding), &source).is_err() {
                 continue;

@@ -87,7 +87,7 @@ impl Relay {
         health: Arc<Health>,
     ) -> Result<Self, RunError> {
         check(&config.relay)?;
-        let binding = |sink: &Feed| config.sinks.get(&sink.name).map_or(Binding::Kafka, |sink| sink.broker().binding());
+        let binding = |sink: &Feed| config.sinks.get(&sink.name).map_or(Binding::KAFKA, |sink| sink.broker().binding());
         let sinks: HashMap<_, _> = feeds.iter().map(|feed| (feed.name.clone(), binding(feed))).collect();
         if let Some(route) = config.routes.iter().find(|route| !sinks.contains_key(&route.sink)) {
             let names: BTreeSet<_> = sinks.keys().map(String::as_str).collect();

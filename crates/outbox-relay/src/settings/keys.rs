@@ -2,10 +2,10 @@
 //! checking, `config show`, `config example` and docs/configuration.md.
 
 use super::{
-    AfterDead, Binding, Database, Envelope, KafkaConfig, OnRejected, RabbitMqConfig, RelayConfig, Retention,
-    RetryConfig, Route,
+    AfterDead, Binding, Database, Envelope, OnRejected, RelayConfig, Retention, RetryConfig, Route,
     process::{ApiConfig, Canary, Http, Log, Tracing},
-    section::{Words, words},
+    section::Words,
+    sink_type::{self, SINK_TYPES},
     value::ValueKind,
 };
 
@@ -85,12 +85,6 @@ pub const SECTIONS: &[(&str, &str)] = &[
     ),
 ];
 
-pub const SINK_TYPES: Words<SinkType, 4> = [
-    ("kafka", SinkType::Kafka),
-    ("rabbitmq", SinkType::RabbitMq),
-    ("stdout", SinkType::Stdout),
-    ("null", SinkType::Null),
-];
 pub const TAILS: Words<bool, 2> = [("auto", true), ("off", false)];
 pub const ORDERS: Words<bool, 2> = [("strict", false), ("pipelined", true)];
 pub const ON_REJECTED: Words<OnRejected, 2> = [("dead", OnRejected::Dead), ("retry", OnRejected::Retry)];
@@ -102,34 +96,16 @@ pub const ENVELOPES: Words<fn(Binding) -> Envelope, 4> = [
     ("debezium", |_| Envelope::Debezium),
 ];
 
-/// A kind of broker, as `type` names it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SinkType {
-    Kafka,
-    RabbitMq,
-    Stdout,
-    Null,
-}
-
 /// The keyword `type` is no name of a field.
 const SINK_TYPE: ConfigKey = ConfigKey {
     path: "sinks.*.type",
-    kind: ValueKind::Choice(const { &words(&SINK_TYPES) }),
+    kind: ValueKind::Choice(const { &sink_type::words() }),
     unset: Unset::Required("kafka"),
     only: &[],
     help: "The kind of broker. `stdout` writes a JSON line per message; `null` confirms everything and sends nothing, for measuring.",
 };
 
-/// Any number of keys.
-const PROPERTIES: ConfigKey = ConfigKey {
-    path: "sinks.*.properties.*",
-    kind: ValueKind::Property,
-    unset: Unset::Optional(""),
-    only: &["kafka"],
-    help: "Properties of librdkafka under their own names, for example `security.protocol`, `ssl.ca.location`, `sasl.username`, `linger.ms`. With `_file` behind its name a property is read from a file (`\"sasl.password_file\"`). Those that weaken delivery or order are refused. The default of `message.max.bytes` is 1048588: with a topic's larger `max.message.bytes`, raise it, too. The default of `socket.timeout.ms` is `relay.publish_deadline`. After this time without a reply librdkafka leaves a broker for another one. In variables `_` stands for the dot.",
-};
-
-/// All keys, by section.
+/// All keys but those of the types of sink, by section.
 pub const KEYS: &[&[&[ConfigKey]]] = &[
     Database::KEYS,
     RelayConfig::KEYS,
@@ -141,13 +117,11 @@ pub const KEYS: &[&[&[ConfigKey]]] = &[
     Tracing::KEYS,
     Canary::KEYS,
     &[&[SINK_TYPE]],
-    KafkaConfig::KEYS,
-    RabbitMqConfig::KEYS,
-    &[&[PROPERTIES]],
     Route::KEYS,
 ];
 
-/// Returns all keys.
+/// Returns all keys. Several types of sink may have a key of the same path, each with its own meaning.
 pub fn keys() -> impl Iterator<Item = &'static ConfigKey> {
-    KEYS.iter().copied().flatten().copied().flatten()
+    let of_types = SINK_TYPES.iter().flat_map(|sink_type| sink_type.keys);
+    KEYS.iter().chain(of_types).copied().flatten().copied().flatten()
 }

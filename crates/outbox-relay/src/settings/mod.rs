@@ -1,27 +1,33 @@
 //! The settings of a relay or a worker, as plain structs. Each key of the program's configuration is one entry of
 //! a table (`sections`, `process`), which says its default, too.
 
+mod kafka;
 #[doc(hidden)]
 pub mod keys;
 mod process;
+mod rabbitmq;
 mod secret;
 #[doc(hidden)]
 pub mod section;
 mod sections;
 #[doc(hidden)]
+pub mod sink_type;
+#[doc(hidden)]
 pub mod value;
 
-use std::{collections::BTreeMap, net::IpAddr, time::Duration};
+use std::{any::Any, collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
 
 use outbox_core::{WindowTooShort, check_window};
-use url::Url;
 
 use self::section::Nothing;
 pub use self::{
+    kafka::KafkaConfig,
     process::{ApiConfig, Canary, Http, Log, Tracing},
+    rabbitmq::{Management, RabbitMqConfig},
     secret::Secret,
-    sections::{Database, KafkaConfig, RabbitMqConfig, RelayConfig, Retention, RetryConfig, Route},
+    sections::{Database, RelayConfig, Retention, RetryConfig, Route},
 };
+use crate::sink::broker::Broker;
 
 /// All settings. Those of the program come from its file, the environment and flags.
 #[derive(Debug, Clone)]
@@ -107,17 +113,30 @@ pub enum LogFormat {
     Json,
 }
 
-/// A broker.
+/// The settings of a sink of any type.
 #[derive(Debug, Clone)]
-pub enum SinkConfig {
-    /// Kafka.
-    Kafka(KafkaConfig),
-    /// RabbitMQ.
-    RabbitMq(RabbitMqConfig),
-    /// One JSON line per message on standard output.
-    Stdout,
-    /// Confirms everything and sends nothing: for measuring.
-    Null,
+pub struct SinkConfig(Arc<dyn Broker>);
+
+impl SinkConfig {
+    /// Takes the settings of a type of sink.
+    #[must_use]
+    pub fn new(settings: impl Broker) -> Self {
+        Self(Arc::new(settings))
+    }
+
+    /// Returns the settings if they are those of this type.
+    #[must_use]
+    pub fn of<T: Broker>(&self) -> Option<&T> {
+        let settings: &dyn Any = &*self.0;
+        settings.downcast_ref()
+    }
+
+    /// Returns what the type answers for the sink.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn broker(&self) -> &dyn Broker {
+        &*self.0
+    }
 }
 
 /// An account that reads the binary log.
@@ -127,16 +146,6 @@ pub struct LogLogin {
     /// Its name.
     pub user: String,
     /// Its password.
-    pub password: Option<Secret>,
-}
-
-/// RabbitMQ's management API.
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct Management {
-    /// `https://user:password@host:port`; without a user those of the sink.
-    pub url: Secret,
-    /// The password, if it is not part of the URL.
     pub password: Option<Secret>,
 }
 
@@ -153,22 +162,6 @@ impl LogLogin {
     #[must_use]
     pub const fn new(user: String, password: Option<Secret>) -> Self {
         Self { user, password }
-    }
-}
-
-impl Management {
-    /// Returns the API at this URL, with a password that is given apart.
-    #[must_use]
-    pub const fn new(url: Secret, password: Option<Secret>) -> Self {
-        Self { url, password }
-    }
-}
-
-impl KafkaConfig {
-    /// Returns a cluster (`host:port`, several separated by commas) without further properties.
-    #[must_use]
-    pub fn new(brokers: impl Into<String>) -> Self {
-        Self { properties: BTreeMap::new(), brokers: brokers.into() }
     }
 }
 
@@ -200,35 +193,6 @@ impl Route {
     }
 }
 
-impl RabbitMqConfig {
-    /// Returns a node without files for TLS, with four channels of 512 messages.
-    #[must_use]
-    pub fn new(url: impl Into<String>) -> Self {
-        let url = Secret::new(url);
-        Self {
-            url,
-            password: None,
-            management: None,
-            ca_file: None,
-            certificate_file: None,
-            key_file: None,
-            channels: 4,
-            window: 512,
-        }
-    }
-
-    /// Returns the URL with the password in it, both with their files' current contents; `None` if the URL cannot be
-    /// parsed.
-    #[must_use]
-    pub fn address(&self) -> Option<Url> {
-        let mut url = Url::parse(&self.url.current()).ok()?;
-        if let Some(password) = &self.password {
-            url.set_password(Some(&password.for_url())).ok()?;
-        }
-        Some(url)
-    }
-}
-
 impl RelayConfig {
     /// Returns the longest time for which a publish and its settlement can work under a lease.
     pub(crate) fn under_lease(&self) -> Duration {
@@ -255,13 +219,29 @@ pub enum Envelope {
     Debezium,
 }
 
-/// The names of CloudEvents attributes in headers.
+/// How a type of sink names destinations, and the attributes of a `CloudEvent` in headers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Binding {
-    /// `ce_id`.
-    Kafka,
-    /// `cloudEvents:id`.
-    Amqp,
+#[non_exhaustive]
+pub struct Binding {
+    /// The key of a route that names the target.
+    pub target: &'static str,
+    /// Whether a routing key is part of a destination.
+    pub routing_key: bool,
+    /// What a header has before the name of an attribute.
+    pub prefix: &'static str,
+}
+
+impl Binding {
+    /// A topic, and `ce_id`.
+    pub const KAFKA: Self = Self { target: "topic", routing_key: false, prefix: "ce_" };
+    /// An exchange with a routing key, and `cloudEvents:id`.
+    pub const AMQP: Self = Self { target: "exchange", routing_key: true, prefix: "cloudEvents:" };
+
+    /// Splits the name of a destination, as operators write it, into target and routing key.
+    #[must_use]
+    pub fn split(self, name: &str) -> (&str, &str) {
+        if self.routing_key { name.split_once('/').unwrap_or((name, "")) } else { (name, "") }
+    }
 }
 
 /// The outcome of a rejected message.

@@ -1,7 +1,7 @@
 //! The macro that declares the sections of the configuration.
 
 /// The text of a doc comment without the blank at its start.
-pub(super) const fn trimmed(doc: &'static str) -> &'static str {
+pub(crate) const fn trimmed(doc: &'static str) -> &'static str {
     doc.split_at(1).1
 }
 
@@ -37,7 +37,7 @@ impl Given for Nothing {
 }
 
 /// Returns the path of a key in the section of this name.
-pub(super) fn path(pattern: &str, field: &str, name: &str) -> String {
+pub(crate) fn path(pattern: &str, field: &str, name: &str) -> String {
     format!("{}.{field}", pattern.replacen('*', name, 1))
 }
 
@@ -117,7 +117,7 @@ macro_rules! section {
 
             /// Reads the section of this name. The fields under `given` are given.
             #[doc(hidden)]
-            pub fn read(values: &impl $crate::settings::section::Given, name: &str, given: ($($type,)*)) -> Self {
+            pub fn read(values: &(impl $crate::settings::section::Given + ?Sized), name: &str, given: ($($type,)*)) -> Self {
                 let ($($given,)*) = given;
                 $(let $field = {
                     let path = $crate::settings::section::path($pattern, stringify!($field), name);
@@ -130,4 +130,4 @@ macro_rules! section {
     };
 }
 
-pub(super) use {field, keys, section};
+pub(crate) use {field, keys, section};

@@ -1,10 +1,8 @@
 //! The typed sections of the settings. A new key is one entry under `read` of its [`section!`].
 
-use std::collections::BTreeMap;
-
 use super::{
-    AfterDead, Envelope, LogLogin, Management, OnRejected, Secret,
-    keys::{AFTER_DEAD, ENVELOPES, ON_REJECTED, ORDERS, TAILS},
+    AfterDead, Envelope, LogLogin, OnRejected, Secret,
+    keys::{AFTER_DEAD, ENVELOPES, ON_REJECTED, TAILS},
     section::section,
 };
 
@@ -142,70 +140,11 @@ section! {
 }
 
 section! {
-    /// A Kafka cluster.
-    KafkaConfig in "sinks.*";
-    keys {}
-    given {
-        /// Properties of librdkafka; those that would weaken the guarantees are refused.
-        properties: BTreeMap<String, Secret>;
-    }
-    read {
-        /// `host:port`, several separated by commas.
-        brokers: Text ["kafka"] = Required "kafka-1:9093,kafka-2:9093";
-    }
-}
-
-section! {
-    /// A RabbitMQ node or cluster.
-    RabbitMqConfig in "sinks.*";
-    keys {
-        /// `amqps://user:password@host:port/vhost`.
-        url: Secret ["rabbitmq"] = Required "amqps://relay@rabbit.example:5671/%2f";
-        /// A file with the URL.
-        url_file: File ["rabbitmq"] = Optional "/run/secrets/rabbit_url";
-        /// The password, if the URL has none.
-        password: Secret ["rabbitmq"] = Optional "secret";
-        /// A file with the password.
-        password_file: File ["rabbitmq"] = Optional "/run/secrets/rabbit_password";
-        /// `https://user:password@host:port`, the management API, which `relay doctor` reads alone: bindings and queues. Without a user it is asked with the user and password of `url`. The user needs the tag `monitoring`.
-        management_url: Secret ["rabbitmq"] = Optional "https://monitor@rabbit.example:15671";
-        /// A file with that URL.
-        management_url_file: File ["rabbitmq"] = Optional "/run/secrets/management_url";
-        /// The password, if that URL has a user and no password.
-        management_password: Secret ["rabbitmq"] = Optional "secret";
-        /// A file with that password.
-        management_password_file: File ["rabbitmq"] = Optional "/run/secrets/management_password";
-        /// Allows a connection without TLS to another machine.
-        plaintext: Switch ["kafka", "rabbitmq"] = Default "false";
-    }
-    given {
-        /// `amqps://user:password@host:port/vhost`.
-        url: Secret;
-        /// The password, if it is not part of the URL.
-        password: Option<Secret>;
-        /// The management API; `None`: `relay doctor` does not ask it.
-        management: Option<Box<Management>>;
-    }
-    read {
-        /// Certificates of the authorities to trust, as PEM. Not set: those of the system.
-        ca_file: File ["rabbitmq"] = Optional "/etc/outbox-relay/ca.pem";
-        /// A certificate to show to the broker, with its chain, as PEM. Needs `key_file`.
-        certificate_file: File ["rabbitmq"] = Optional "/etc/outbox-relay/client.pem";
-        /// The key of that certificate, as PEM.
-        key_file: File ["rabbitmq"] = Optional "/etc/outbox-relay/client.key";
-        /// Channels that publish at the same time; fewer if RabbitMQ allows fewer.
-        channels: Count(1, 255) ["rabbitmq"] = Default "4";
-        /// Most unconfirmed messages of one channel.
-        window: Count(1, 10_000) ["rabbitmq"] = Default "512";
-    }
-}
-
-section! {
     /// A rule for the destination of messages.
     Route in "routes.*";
     keys {}
     given {
-        /// Kafka topic or RabbitMQ exchange; `{topic}`, `{type}` and `{lane}` are replaced.
+        /// Kafka topic, RabbitMQ exchange or path; `{topic}`, `{type}` and `{lane}` are replaced.
         target: String;
         /// RabbitMQ's routing key; `{topic}`, `{type}`, `{key}` and `{lane}` are replaced.
         routing_key: String;
@@ -230,15 +169,6 @@ section! {
         source: Text = Default "/{topic}";
     }
     keys {
-        /// Kafka topic; `{topic}`, `{type}` and `{lane}` are replaced.
-        topic: Text ["kafka"] = Default "{topic}";
-        /// RabbitMQ exchange, empty for the default one; `{topic}`, `{type}` and `{lane}` are replaced.
-        exchange: Text ["rabbitmq"] = Required "amq.topic";
-        /// Routing key; `{topic}`, `{type}`, `{key}` and `{lane}` are replaced.
-        routing_key: Text ["rabbitmq"] = Default "{topic}";
-        /// `strict`: one unconfirmed message per key. `pipelined`: several, which is faster for a hot key; after a nack
-        /// or a lost connection its messages can be out of order.
-        order: Words(ORDERS: bool) ["rabbitmq"] = Default "strict";
         /// The shape on the wire: docs/envelopes.md describes each.
         envelope: Words(ENVELOPES: fn(Binding) -> Envelope) = Default "raw";
         /// `retry.base` for messages of this route.

@@ -1,35 +1,49 @@
 //! The trait of a type of sink, which its settings implement. Each implementation is in the folder or file of its sink.
 
-use std::time::Instant;
+use std::{any::Any, fmt::Debug, time::Instant};
 
 use async_trait::async_trait;
 
-use super::{Feed, PublishError, arrivals::Arrivals, null::Null, stdout};
+use super::{Feed, PublishError, arrivals::Arrivals};
 use crate::{
     destination::Destination,
     error::RunError,
-    settings::{Binding, SinkConfig},
+    settings::{Binding, sink_type::SinkSection},
 };
 
 /// The settings of a type of sink, and what they answer for it.
 #[async_trait]
-pub trait Broker: Send + Sync {
-    /// Makes the sink of this name. Needs no network.
+pub trait Broker: Any + Debug + Send + Sync {
+    /// Makes the sink of this name. Needs no network. A build without the type's client has no implementation.
     ///
     /// # Errors
     ///
     /// If the settings cannot be used, or the type was left out of this build.
-    fn feed(&self, name: &str) -> Result<Feed, RunError>;
+    fn feed(&self, name: &str) -> Result<Feed, RunError> {
+        let system = self.system();
+        Err(RunError::configuration(format!("this relay was built without {system}: leave the sink {name} out")))
+    }
 
-    /// The names of `CloudEvents` attributes in its headers.
+    /// How it names destinations, and attributes of `CloudEvents`.
     fn binding(&self) -> Binding {
-        Binding::Kafka
+        Binding::KAFKA
     }
 
     /// Its name in spans: `messaging.system` of OpenTelemetry's conventions.
     fn system(&self) -> &'static str {
         "none"
     }
+
+    /// Whether [`Self::listen`] can read what arrives at this target.
+    fn can_listen(&self, _target: &str) -> bool {
+        false
+    }
+
+    /// Notes settings that do not fit together.
+    fn check(&self, _section: &mut dyn SinkSection) {}
+
+    /// Notes files that cannot be used. Only a process that publishes has this checked.
+    fn check_files(&self, _section: &mut dyn SinkSection) {}
 
     /// Listens at a destination from now on, on a connection of its own. `None`: nothing can be read there.
     ///
@@ -42,55 +56,5 @@ pub trait Broker: Send + Sync {
         _deadline: Instant,
     ) -> Result<Option<Box<dyn Arrivals>>, PublishError> {
         Ok(None)
-    }
-}
-
-impl SinkConfig {
-    /// The type of the sink. A new type has its line here.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn broker(&self) -> &dyn Broker {
-        match self {
-            Self::Kafka(kafka) => kafka,
-            Self::RabbitMq(rabbit) => rabbit,
-            Self::Stdout => &stdout::OwnOutput,
-            Self::Null => &Null,
-        }
-    }
-}
-
-/// A type that this build lacks.
-#[cfg(not(all(feature = "kafka", feature = "rabbitmq")))]
-mod left_out {
-    use super::{Broker, Feed, RunError};
-
-    fn left_out(name: &str, broker: &str) -> Result<Feed, RunError> {
-        Err(RunError::configuration(format!("this relay was built without {broker}: leave the sink {name} out")))
-    }
-
-    #[cfg(not(feature = "kafka"))]
-    impl Broker for crate::settings::KafkaConfig {
-        fn feed(&self, name: &str) -> Result<Feed, RunError> {
-            left_out(name, "Kafka")
-        }
-
-        fn system(&self) -> &'static str {
-            "kafka"
-        }
-    }
-
-    #[cfg(not(feature = "rabbitmq"))]
-    impl Broker for crate::settings::RabbitMqConfig {
-        fn feed(&self, name: &str) -> Result<Feed, RunError> {
-            left_out(name, "RabbitMQ")
-        }
-
-        fn binding(&self) -> crate::settings::Binding {
-            crate::settings::Binding::Amqp
-        }
-
-        fn system(&self) -> &'static str {
-            "rabbitmq"
-        }
     }
 }

@@ -5,7 +5,13 @@ use std::{sync::Arc, time::Instant};
 use async_trait::async_trait;
 
 use super::{Feed, KeyOrder, Outcome, Outgoing, PublishError, Receipt, Sink, broker::Broker};
-use crate::error::RunError;
+use crate::{
+    error::RunError,
+    settings::{SinkConfig, sink_type::SinkType},
+};
+
+/// The type of sink.
+pub(crate) const TYPE: SinkType = SinkType { word: "null", keys: &[], example: None, read: |_| SinkConfig::new(Null) };
 
 /// Confirms everything at once.
 #[derive(Debug)]

@@ -11,7 +11,10 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::{Feed, KeyOrder, Outcome, Outgoing, PublishError, Receipt, Sink, broker::Broker};
-use crate::error::RunError;
+use crate::{
+    error::RunError,
+    settings::{SinkConfig, sink_type::SinkType},
+};
 
 /// One JSON line per message on standard output, for trying out and for piping into other programs.
 ///
@@ -20,8 +23,13 @@ use crate::error::RunError;
 /// pairs, in order. A message counts as sent when its line is written and flushed.
 pub struct Stdout(Mutex<Box<dyn Write + Send>>);
 
+/// The type of sink.
+pub(crate) const TYPE: SinkType =
+    SinkType { word: "stdout", keys: &[], example: None, read: |_| SinkConfig::new(OwnOutput) };
+
 /// The settings: there are none. Its reader may stop, so it has a thread of its own.
-pub(crate) struct OwnOutput;
+#[derive(Debug)]
+pub struct OwnOutput;
 
 impl Broker for OwnOutput {
     fn feed(&self, name: &str) -> Result<Feed, RunError> {

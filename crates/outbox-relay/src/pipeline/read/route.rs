@@ -86,10 +86,7 @@ impl Routes {
     pub fn elsewhere(&self, route: Resolved, to: &str) -> Option<Resolved> {
         let (sink, name) = to.split_once('/')?;
         let binding = *self.sinks.get(sink)?;
-        let (target, routing_key) = match binding {
-            Binding::Amqp => name.split_once('/').unwrap_or((name, "")),
-            Binding::Kafka => (name, ""),
-        };
+        let (target, routing_key) = binding.split(name);
         let [sink, target, routing_key] = [sink, target, routing_key].map(str::to_owned);
         let envelope = match route.envelope {
             Envelope::CloudEventsBinary(_) => Envelope::CloudEventsBinary(binding),
@@ -191,7 +188,7 @@ mod tests {
 
     #[test]
     fn the_source_of_an_event_is_filled_where_the_envelope_has_one() {
-        let events = Envelope::CloudEventsJson(Binding::Kafka);
+        let events = Envelope::CloudEventsJson(Binding::KAFKA);
         for (envelope, source) in [(events, "/orders/3"), (Envelope::Raw, ""), (Envelope::Debezium, "")] {
             let route = Route { envelope, source: "/{topic}/{lane}".into(), ..route("*", "t", "") };
             assert_eq!(Routes::new(&[route]).resolve("orders", None, None, 3).unwrap().source, source);
@@ -200,8 +197,8 @@ mod tests {
 
     #[test]
     fn elsewhere_is_a_topic_or_an_exchange_with_a_routing_key_of_a_known_sink() {
-        let sinks = [("k".to_owned(), Binding::Kafka), ("r".to_owned(), Binding::Amqp)];
-        let route = Route { envelope: Envelope::CloudEventsJson(Binding::Kafka), ..route("*", "t", "key") };
+        let sinks = [("k".to_owned(), Binding::KAFKA), ("r".to_owned(), Binding::AMQP)];
+        let route = Route { envelope: Envelope::CloudEventsJson(Binding::KAFKA), ..route("*", "t", "key") };
         let routes = Routes::new(&[route]).with_sinks(sinks.into());
         let found = |to| {
             let found = routes.elsewhere(routes.resolve("orders", None, None, 0).unwrap(), to)?;
@@ -210,11 +207,11 @@ mod tests {
         };
         let expected =
             |text: &str, binding| Some((text.to_owned(), Envelope::CloudEventsJson(binding), "/orders".to_owned()));
-        assert_eq!(found("k/repair"), expected("k repair ", Binding::Kafka));
-        assert_eq!(found("k/a/b"), expected("k a/b ", Binding::Kafka), "no topic has a slash: the broker refuses it");
-        assert_eq!(found("r/repair/a/b"), expected("r repair a/b", Binding::Amqp));
-        assert_eq!(found("r/fanout"), expected("r fanout ", Binding::Amqp));
-        assert_eq!(found("r//queue"), expected("r  queue", Binding::Amqp), "the default exchange");
+        assert_eq!(found("k/repair"), expected("k repair ", Binding::KAFKA));
+        assert_eq!(found("k/a/b"), expected("k a/b ", Binding::KAFKA), "no topic has a slash: the broker refuses it");
+        assert_eq!(found("r/repair/a/b"), expected("r repair a/b", Binding::AMQP));
+        assert_eq!(found("r/fanout"), expected("r fanout ", Binding::AMQP));
+        assert_eq!(found("r//queue"), expected("r  queue", Binding::AMQP), "the default exchange");
         assert_eq!([found("s/orders"), found("k")], [None, None]);
     }
 

@@ -52,7 +52,7 @@ use self::{
     fence::Ticket,
     reports::{OpenBatch, Report, Reports, turned_away},
 };
-use super::{Feed, KeyOrder, Outcome, Outgoing, PublishError, Receipt, Sink, arrivals::Arrivals, broker::Broker};
+use super::{Feed, KeyOrder, Outcome, Outgoing, PublishError, Receipt, Sink, arrivals::Arrivals};
 use crate::{destination::Destination, error::RunError, settings};
 
 pub use self::properties::check_properties;
@@ -94,23 +94,18 @@ pub enum KafkaConfigError {
     },
 }
 
-#[async_trait]
-impl Broker for settings::KafkaConfig {
-    fn feed(&self, name: &str) -> Result<Feed, RunError> {
-        Ok(Feed::direct(name, Arc::new(Kafka::new(name, self).map_err(RunError::configuration)?), 64, 1000))
-    }
+/// Makes the sink of these settings.
+pub(crate) fn feed(name: &str, config: &settings::KafkaConfig) -> Result<Feed, RunError> {
+    Ok(Feed::direct(name, Arc::new(Kafka::new(name, config).map_err(RunError::configuration)?), 64, 1000))
+}
 
-    fn system(&self) -> &'static str {
-        "kafka"
-    }
-
-    async fn listen(
-        &self,
-        destination: &Destination,
-        deadline: Instant,
-    ) -> Result<Option<Box<dyn Arrivals>>, PublishError> {
-        Ok(Some(Box::new(arrivals::KafkaArrivals::listen(self, &destination.target, deadline).await?)))
-    }
+/// Listens at a topic.
+pub(crate) async fn listen(
+    config: &settings::KafkaConfig,
+    destination: &Destination,
+    deadline: Instant,
+) -> Result<Option<Box<dyn Arrivals>>, PublishError> {
+    Ok(Some(Box::new(arrivals::KafkaArrivals::listen(config, &destination.target, deadline).await?)))
 }
 
 impl Kafka {

@@ -47,12 +47,8 @@ use self::{
     link::{Link, blocked},
     round::{ReadyPublish, Round, guilty, late, unroutable},
 };
-use super::{Feed, KeyOrder, Outcome, Outgoing, PublishError, Sink, arrivals::Arrivals, broker::Broker};
-use crate::{
-    destination::Destination,
-    error::RunError,
-    settings::{self, Binding},
-};
+use super::{Feed, KeyOrder, Outcome, Outgoing, PublishError, Sink, arrivals::Arrivals};
+use crate::{destination::Destination, error::RunError, settings};
 
 /// Seconds between heartbeats, unless the URL has another value: a vanished broker is noticed after two.
 const HEARTBEAT: u16 = 10;
@@ -77,32 +73,22 @@ pub enum RabbitMqConfigError {
     Url(String),
 }
 
-#[async_trait]
-impl Broker for settings::RabbitMqConfig {
-    fn feed(&self, name: &str) -> Result<Feed, RunError> {
-        let sink = RabbitMq::new(name, self).map_err(RunError::configuration)?;
-        Ok(Feed::direct(name, Arc::new(sink), self.channels, self.window))
-    }
+/// Makes the sink of these settings.
+pub(crate) fn feed(name: &str, config: &settings::RabbitMqConfig) -> Result<Feed, RunError> {
+    let sink = RabbitMq::new(name, config).map_err(RunError::configuration)?;
+    Ok(Feed::direct(name, Arc::new(sink), config.channels, config.window))
+}
 
-    fn binding(&self) -> Binding {
-        Binding::Amqp
+/// Listens at an exchange, if the destination has one.
+pub(crate) async fn listen(
+    config: &settings::RabbitMqConfig,
+    destination: &Destination,
+    deadline: Instant,
+) -> Result<Option<Box<dyn Arrivals>>, PublishError> {
+    if destination.target.is_empty() {
+        return Ok(None);
     }
-
-    fn system(&self) -> &'static str {
-        "rabbitmq"
-    }
-
-    /// A queue cannot be read beside its consumers. So there must be an exchange.
-    async fn listen(
-        &self,
-        destination: &Destination,
-        deadline: Instant,
-    ) -> Result<Option<Box<dyn Arrivals>>, PublishError> {
-        if destination.target.is_empty() {
-            return Ok(None);
-        }
-        Ok(Some(Box::new(arrivals::QueueArrivals::listen(self, destination, deadline).await?)))
-    }
+    Ok(Some(Box::new(arrivals::QueueArrivals::listen(config, destination, deadline).await?)))
 }
 
 impl RabbitMq {

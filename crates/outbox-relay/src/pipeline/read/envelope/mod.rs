@@ -48,10 +48,7 @@ pub fn wrap(message: &mut Outgoing, envelope: Envelope, source: &str) -> Result<
 
 /// Sets the attributes as headers; the payload and its content type stay as they are.
 fn binary(message: &mut Outgoing, binding: Binding, source: &str) -> Result<(), String> {
-    let prefix = match binding {
-        Binding::Kafka => "ce_",
-        Binding::Amqp => "cloudEvents:",
-    };
+    let prefix = binding.prefix;
     let attributes = attributes(message, source)?.into_iter();
     put(message, attributes.map(|(name, value)| (format!("{prefix}{name}"), value)).collect());
     Ok(())

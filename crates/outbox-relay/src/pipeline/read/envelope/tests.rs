@@ -13,8 +13,8 @@ use crate::sink::Destination;
 const ID: &str = "4d47e190-0402-4048-bc2c-89dd54343cdc";
 /// `2018-04-05T17:31:00Z`
 const TIME: i64 = 1_522_949_460_000_000;
-const KAFKA_JSON: Envelope = Envelope::CloudEventsJson(Binding::Kafka);
-const KAFKA_BINARY: Envelope = Envelope::CloudEventsBinary(Binding::Kafka);
+const KAFKA_JSON: Envelope = Envelope::CloudEventsJson(Binding::KAFKA);
+const KAFKA_BINARY: Envelope = Envelope::CloudEventsBinary(Binding::KAFKA);
 
 fn message(content_type: Option<&str>, payload: Option<&[u8]>, headers: &[(&str, &str)]) -> Outgoing {
     Outgoing {
@@ -76,7 +76,7 @@ fn raw_changes_nothing() {
 #[test]
 fn the_example_of_the_kafka_binding_in_binary_mode() {
     let avro = b"\x00\x01\xff";
-    let wrapped = example("application/avro", avro, Binding::Kafka);
+    let wrapped = example("application/avro", avro, Binding::KAFKA);
     let headers = [
         ("ce_specversion", "1.0"),
         ("ce_type", "com.example.someevent"),
@@ -96,7 +96,7 @@ fn the_example_of_the_kafka_binding_in_binary_mode() {
 #[test]
 fn the_example_of_the_amqp_binding_in_binary_mode() {
     let content_type = "application/json; charset=utf-8";
-    let wrapped = example(content_type, b"{}", Binding::Amqp);
+    let wrapped = example(content_type, b"{}", Binding::AMQP);
     let headers = [
         ("cloudEvents:specversion", "1.0"),
         ("cloudEvents:type", "com.example.someevent"),
