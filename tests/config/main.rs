@@ -26,6 +26,7 @@ sink = "main"
 
 const KAFKA: &str = "[sinks.k]\ntype = \"kafka\"\nbrokers = \"localhost:9092\"\n";
 const RABBIT: &str = "[sinks.r]\ntype = \"rabbitmq\"\n";
+const HTTP: &str = "[sinks.h]\ntype = \"http\"\n";
 
 /// A directory with files, and the inputs made from them.
 struct Case {
@@ -304,7 +305,7 @@ fn what_is_missing_is_named_with_an_example() {
         Case::new("").problems(),
         [
             "DIR/relay.toml: `database.url` is missing: give one, such as url = \"mysql://outbox_relay@db.example:3306/shop\"",
-            "DIR/relay.toml: there is no sink: add a section [sinks.main] with a type (kafka, rabbitmq, stdout, null)",
+            "DIR/relay.toml: there is no sink: add a section [sinks.main] with a type (kafka, rabbitmq, http, stdout, null)",
             "DIR/relay.toml: there is no route: add [[routes]] with topics = \"*\" and the name of a sink",
         ]
     );

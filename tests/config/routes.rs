@@ -2,7 +2,7 @@
 
 use mysql_outbox::config::{Binding, Envelope};
 
-use crate::{Case, GOOD, KAFKA, RABBIT};
+use crate::{Case, GOOD, HTTP, KAFKA, RABBIT};
 
 #[test]
 fn the_source_of_events_is_a_uri_reference() {
@@ -45,10 +45,13 @@ fn the_source_of_events_is_a_uri_reference() {
 fn an_envelope_names_attributes_as_the_broker_of_its_route_does() {
     let routes = |sink: &str| format!("topics = \"x\"\nsink = \"{sink}\"\nenvelope = \"cloudevents-json\"\n");
     let rabbit = format!("{RABBIT}url = \"amqp://u@localhost\"\n[[routes]]\nexchange = \"\"\n{}", routes("r"));
-    let config = Case::new(&format!("{GOOD}{KAFKA}[[routes]]\n{}{rabbit}", routes("k"))).load().config;
+    let http = format!("{HTTP}url = \"https://h\"\n[[routes]]\npath = \"in/{{topic}}\"\n{}", routes("h"));
+    let config = Case::new(&format!("{GOOD}{KAFKA}[[routes]]\n{}{rabbit}{http}", routes("k"))).load().config;
     let envelopes: Vec<_> = config.routes.iter().map(|route| route.envelope).collect();
     let [kafka, amqp] = [Binding::KAFKA, Binding::AMQP].map(Envelope::CloudEventsJson);
-    assert_eq!(envelopes, [Envelope::Raw, kafka, amqp]);
+    assert_eq!(envelopes[..3], [Envelope::Raw, kafka, amqp]);
+    assert!(matches!(envelopes[3], Envelope::CloudEventsJson(Binding { prefix: "ce-", .. })));
+    assert_eq!(config.routes[3].target, "in/{topic}");
 }
 
 #[test]

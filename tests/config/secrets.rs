@@ -5,7 +5,7 @@ use std::fs;
 
 use mysql_outbox::config::{KafkaConfig, RabbitMqConfig, ValueOrigin};
 
-use super::{Case, GOOD, KAFKA, RABBIT, problems_with};
+use super::{Case, GOOD, HTTP, KAFKA, RABBIT, problems_with};
 
 #[test]
 fn another_machine_is_reached_by_tls_unless_the_configuration_says_otherwise() {
@@ -209,6 +209,39 @@ fn the_management_api_is_asked_by_tls_with_a_secret_of_its_own() {
     // Its authority may be named where the messages go without TLS.
     let missing = case.set("sinks.r.ca_file", "/nowhere/ca.pem").problems();
     assert!(missing.len() == 1 && missing[0].contains("cannot be read"), "{missing:?}");
+}
+
+#[test]
+fn the_url_and_the_secret_of_an_http_sink_have_their_form_and_are_not_repeated() {
+    let http = |keys: &str| Case::new(&format!("{GOOD}{HTTP}{keys}"));
+    let of_url = "DIR/relay.toml:11:1: `sinks.h.url` must be https://host:port/path, without user, query and fragment";
+    for url in ["", "/hunter2", "ftp://h", "https://u:hunter2@h", "https://h/?key=hunter2", "https://h/#hunter2"] {
+        assert_eq!(http(&format!("url = \"{url}\"\n")).problems(), [of_url], "{url}");
+    }
+    let plain = http("url = \"http://hooks/hunter2\"\n");
+    let problem =
+        "DIR/relay.toml:11:1: `sinks.h.url` would be reached without TLS: use https://, or set plaintext = true";
+    assert_eq!(plain.problems(), [problem]);
+    plain.set("sinks.h.plaintext", "true").load();
+    for secret in ["hunter2", "whsec_aHVudGVyMg=="] {
+        let problem = "DIR/relay.toml:12:1: `sinks.h.secret` must be `whsec_` and 24 to 64 bytes in base64; several are separated by spaces";
+        assert_eq!(http(&format!("url = \"https://h\"\nsecret = \"{secret}\"\n")).problems(), [problem]);
+    }
+    let file = "DIR/relay.toml:12:1: `sinks.h.ca_file` is for https:// alone: use that, or remove it";
+    assert_eq!(http("url = \"http://[::1]:80\"\nca_file = \"/nowhere\"\n").problems()[1..], [file]);
+    let secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+    let case = http(&format!("url = \"https://h/hunter2\"\nsecret = \"{secret}\"\n"));
+    let loaded = format!("{:?}", case.load());
+    assert!(!loaded.contains("hunter2") && !loaded.contains(secret), "{loaded}");
+}
+
+#[test]
+fn a_key_that_several_types_of_sink_have_belongs_to_each_of_them() {
+    let case = Case::new(&GOOD.replace("\"stdout\"", "\"stdout\"\nurl = \"https://h\""));
+    assert_eq!(
+        case.problems(),
+        ["DIR/relay.toml:6:1: `sinks.main.url` belongs to rabbitmq and http, the sink is stdout: remove it"]
+    );
 }
 
 #[test]

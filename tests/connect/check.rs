@@ -28,6 +28,12 @@ pub(crate) fn rabbitmq_with(url: &str, keys: &str) -> Result<Finding> {
     find("sink it", &format!("[sinks.it]\ntype = \"rabbitmq\"\nurl = \"{url}\"\n{keys}"), None)
 }
 
+/// Checks a receiver of requests with the certificates in the sink's own file.
+pub(crate) fn http(url: &str, authorities: &Path) -> Result<Finding> {
+    let file = authorities.display();
+    find("sink it", &format!("[sinks.it]\ntype = \"http\"\nurl = \"{url}\"\nca_file = \"{file}\"\n"), None)
+}
+
 pub(crate) fn kafka(brokers: &str, properties: &str) -> Result<Finding> {
     let section = format!("[sinks.it]\ntype = \"kafka\"\nbrokers = \"{brokers}\"\nproperties = {{ {properties} }}\n");
     find("sink it", &section, None)

@@ -252,6 +252,20 @@ async fn the_management_api_is_reached_with_the_authority_of_its_sink() -> Resul
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_receiver_of_requests_shows_its_certificate() -> Result<()> {
+    let server = TcpListener::bind("127.0.0.1:0").await?;
+    let certificates = Certificates::new()?;
+    let (show, shows) = watch::channel(certificates.acceptor()?);
+    let address = terminate(shows, 0, server.local_addr()?.to_string()).await?;
+    for shown in Shown::ALL {
+        certificates.show(shown)?;
+        show.send(certificates.acceptor()?)?;
+        judge(shown, &check::http(&format!("https://{address}"), &certificates.path("ca.pem"))?, RUSTLS)?;
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_proxy_before_the_api_shows_its_certificate() -> Result<()> {
     let database = Database::create(Flavor::MySql).await?;
     let settings = Settings::new(&database.url_as(Account::Operator)?);

@@ -1,5 +1,9 @@
 //! The sinks: the conformance suite against real brokers, and each broker's own traps.
 
+#[cfg(feature = "http")]
+mod http;
+#[cfg(feature = "http")]
+mod http_receiver;
 #[cfg(feature = "kafka")]
 mod kafka;
 #[cfg(feature = "kafka")]

@@ -33,6 +33,16 @@ pub fn explain(trouble: Trouble<'_>) -> String {
         #[cfg(feature = "rabbitmq")]
         Trouble::Management(words) => (find(MANAGEMENT, words), words.to_owned()),
     };
+    with_cause(known, words)
+}
+
+/// Does the same for the errors of a sink that has this table of words and sentences.
+#[cfg(feature = "http")]
+pub(crate) fn told(table: &[(&str, &'static str)], words: &str) -> String {
+    with_cause(find(table, words), words.to_owned())
+}
+
+fn with_cause(known: Option<&'static str>, words: String) -> String {
     match known {
         Some(known) => format!("{known} ({words})"),
         None => words,

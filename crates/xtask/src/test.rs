@@ -122,11 +122,12 @@ async fn checks(steps: &mut Vec<Step>) -> Result<Fleet> {
 
 /// The libraries with fewer features than the workspace enables together. Of the consumer's, Kafka is left out:
 /// its C library would be built once more.
-const FEATURES: [&[&str]; 6] = [
+const FEATURES: [&[&str]; 7] = [
     &["--package=mysql-outbox-core", "--no-default-features"],
     &["--package=mysql-outbox-consumer", "--features=rabbitmq"],
     &["--package=mysql-outbox-relay", "--no-default-features"],
     &["--package=mysql-outbox-relay"],
+    &["--package=mysql-outbox", "--package=mysql-outbox-relay", "--no-default-features", "--features=http"],
     &["--package=mysql-outbox", "--package=mysql-outbox-relay", "--no-default-features", "--features=kafka"],
     &["--package=mysql-outbox", "--package=mysql-outbox-relay", "--no-default-features", "--features=rabbitmq"],
 ];

@@ -5,10 +5,10 @@ use std::{collections::BTreeMap, path::Path, time::Duration};
 use url::Url;
 
 use super::{Secret, SinkConfig, is_local, kafka, keys::ConfigKey, rabbitmq, section::Given};
-use crate::sink::{null, stdout};
+use crate::sink::{http, null, stdout};
 
 /// The types, in the order of the documentation. A new type has its line here.
-pub const SINK_TYPES: &[SinkType] = &[kafka::TYPE, rabbitmq::TYPE, stdout::TYPE, null::TYPE];
+pub const SINK_TYPES: &[SinkType] = &[kafka::TYPE, rabbitmq::TYPE, http::TYPE, stdout::TYPE, null::TYPE];
 
 /// A type of sink.
 #[derive(Debug)]

@@ -8,6 +8,7 @@ pub mod broker;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 mod feed;
+pub mod http;
 #[cfg(feature = "kafka")]
 pub mod kafka;
 pub mod null;
