@@ -1,9 +1,9 @@
-//! A relay that posts each message to a URL.
+//! A relay that appends each message to a file.
 
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
-use custom_sink::{CONNECTIONS, Webhook};
+use custom_sink::Journal;
 use outbox_relay::{
     observe::{
         health::Health,
@@ -23,7 +23,7 @@ fn configuration() -> Result<Config> {
     config.database.url = Secret::new(std::env::var("DATABASE_URL").context("set DATABASE_URL")?);
     let address = std::env::var("HTTP_LISTEN").ok().map(|text| text.parse()).transpose();
     config.http.listen = address.context("HTTP_LISTEN must be an address with its port")?;
-    config.routes = vec![Route::new("*", "webhook")];
+    config.routes = vec![Route::new("*", "journal")];
     Ok(config)
 }
 
@@ -38,9 +38,9 @@ async fn main() -> Result<()> {
     let filter = EnvFilter::builder().with_default_directive(LevelFilter::INFO.into()).from_env()?;
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
 
-    let sink = Webhook::new(&std::env::var("WEBHOOK_URL").context("set WEBHOOK_URL")?).context("WEBHOOK_URL")?;
-    // A request carries one message, so none should wait in the sink for the answers to others.
-    let feed = Feed::new("webhook", Arc::new(sink), CONNECTIONS, 1);
+    let sink = Journal::new(std::env::var_os("JOURNAL").context("set JOURNAL to the path of a file")?);
+    // One batch after the other, each written at once.
+    let feed = Feed::new("journal", Arc::new(sink), 1, 1000);
     let metrics = Metrics::new()?;
     let health = Health::new(Arc::clone(&metrics));
     if let Some(address) = config.http.listen {
