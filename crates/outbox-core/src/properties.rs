@@ -11,7 +11,7 @@ use crate::{
     store::{
         claim::{hashes_from_bytes, hashes_to_bytes, ids_from_json, lease::ClaimLease, read::id_list},
         contents::{headers_from_json, headers_to_json},
-        operate::reason::DelayReason,
+        reason::DelayReason,
         settle::{self, Dead, Delayed, Settlement, Way},
         text::{Ids, sql},
     },

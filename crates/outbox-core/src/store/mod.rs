@@ -18,6 +18,7 @@ pub mod enqueue;
 pub mod inbox;
 pub mod named;
 pub mod operate;
+pub mod reason;
 pub mod refusal;
 #[cfg(test)]
 mod rolled_back;

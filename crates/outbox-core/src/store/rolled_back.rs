@@ -12,9 +12,9 @@ use crate::store::{
     error_number,
     operate::{
         jobs::{self, Actor, JobBatch, JobChange, NewJob},
-        reason::DelayReason,
         replay::Again,
     },
+    reason::DelayReason,
     session,
     settle::{
         self, Dead, Delayed, Settlement, Way,

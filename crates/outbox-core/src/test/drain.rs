@@ -13,7 +13,7 @@ use crate::{
             lease::{self, ClaimLease},
             promote, read,
         },
-        operate::reason::DelayReason,
+        reason::DelayReason,
         session,
         settle::{self, Dead, Delayed, Settlement, Way},
     },

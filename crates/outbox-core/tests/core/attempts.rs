@@ -15,8 +15,8 @@ use outbox_core::{
         operate::{
             jobs::{self, Actor, JobBatch, JobChange, NewJob},
             purge,
-            reason::DelayReason,
         },
+        reason::DelayReason,
         session,
         settle::{
             self, Dead, Delayed, Settlement, Way,

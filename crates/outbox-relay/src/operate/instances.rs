@@ -15,7 +15,7 @@ use outbox_core::{
 };
 use serde::Serialize;
 
-use super::unsent::time;
+use super::{shown::counted, unsent::time};
 use crate::state::role::ProcessKind;
 
 /// In microseconds: a process without a heartbeat for this time counts as gone. Three heartbeats.
@@ -102,8 +102,7 @@ fn refusals<'a>(
         }
     }
     refused.into_iter().map(|(sink, (relays, reason))| {
-        let relays = if relays == 1 { "1 relay".to_owned() } else { format!("{relays} relays") };
-        (sink, format!("takes nothing from {relays}: {reason}"))
+        (sink, format!("takes nothing from {}: {reason}", counted(relays, "relay", "relays")))
     })
 }
 
@@ -176,9 +175,9 @@ impl Live {
         self.serving(lane).count()
     }
 
-    /// Returns the names of those that would serve a lane if no operator drained them.
-    pub(super) fn drained(&self, lane: u16) -> Vec<&str> {
-        self.of(lane).filter(|it| it.state != InstanceState::Live).map(|it| it.instance.as_str()).collect()
+    /// Returns those that would serve a lane if no operator drained them.
+    pub(super) fn drained(&self, lane: u16) -> Vec<&Instance> {
+        self.of(lane).filter(|it| it.state != InstanceState::Live).collect()
     }
 
     /// Whether no sink takes anything from those that serve a lane. Workers have none.
@@ -258,7 +257,8 @@ mod tests {
         let instances = vec![process.clone(), process, Instance { sinks: BTreeMap::new(), ..of_all }, drained];
         let live = Live { instances, ..Live::default() };
         assert_eq!([3, 5].map(|lane| live.serve(lane)), [3, 1]);
-        assert_eq!([live.drained(3), live.drained(5)], [vec!["c"], vec![]]);
+        let drained = [3, 5].map(|lane| live.drained(lane).iter().map(|it| it.instance.as_str()).collect::<Vec<_>>());
+        assert_eq!(drained, [vec!["c"], vec![]]);
         assert_eq!(live.refused(3), ["Sink mail takes nothing from 2 relays: down\n."]);
         assert!(live.refused(5).is_empty());
     }

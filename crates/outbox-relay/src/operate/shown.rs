@@ -47,6 +47,12 @@ pub fn span(micros: i64) -> String {
     shown.map(|(_, (count, unit))| format!("{count} {unit}")).collect::<Vec<_>>().join(" ")
 }
 
+/// A number with its noun: `1 message`, `3 messages`.
+pub fn counted(count: impl TryInto<u64>, one: &str, more: &str) -> String {
+    let count = count.try_into().unwrap_or(u64::MAX);
+    format!("{count} {}", if count == 1 { one } else { more })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

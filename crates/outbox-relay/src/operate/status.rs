@@ -2,17 +2,19 @@
 
 use outbox_core::{
     sqlx::{self, MySqlConnection},
-    store::operate::{
-        controls::{self, ControlRow},
+    store::{
+        operate::{
+            controls::{self, ControlRow},
+            stats::{self, LaneStats, Stats, Waiting},
+        },
         reason::WaitsFor,
-        stats::{self, LaneStats, Stats, Waiting},
     },
 };
 use serde::Serialize;
 
 use super::{
     instances::{Instance, InstanceState, Live, sinks_down},
-    shown::span,
+    shown::{counted, span},
     why::PATIENCE,
 };
 use crate::state::role::ProcessKind;
@@ -110,10 +112,8 @@ pub fn verdict(Judged { stats, lanes, instances }: &Judged) -> String {
             _ => sentences.push(format!("Lanes {shown}{more} are {state}.")),
         }
     }
-    match stats.dead {
-        0 => {}
-        1 => sentences.push("1 message is dead.".to_owned()),
-        dead => sentences.push(format!("{dead} messages are dead.")),
+    if stats.dead > 0 {
+        sentences.push(counted(stats.dead, "message is dead.", "messages are dead."));
     }
     sentences.extend(sinks_down(instances).into_iter().map(|(sink, refusal)| format!("Sink {sink} {refusal}.")));
     sentences.join(" ")
@@ -124,10 +124,6 @@ fn are_due(messages: u64, lag: i64) -> String {
         1 => format!("1 message has been due for {}", span(lag)),
         _ => format!("{messages} messages are due, the first for {}", span(lag)),
     }
-}
-
-fn counted(count: usize, one: &str, more: &str) -> String {
-    format!("{count} {}", if count == 1 { one } else { more })
 }
 
 fn status(lane: &LaneStats, pause: Option<&ControlRow>, live: &Live) -> LaneStatus {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-pub use outbox_core::store::operate::reason::DelayReason;
+pub use outbox_core::store::reason::DelayReason;
 use outbox_core::store::settle::{Dead, Delayed, Settlement};
 
 use crate::{

@@ -97,7 +97,8 @@ pub enum PublishError {
     /// The broker will never take this message (too large, invalid).
     #[error("{detail}")]
     Rejected {
-        /// A short code for metrics and `outbox_dead`: `too_large`, `invalid`, `refused`.
+        /// A short code for metrics and `outbox_dead`: `too_large`, `invalid`, `refused`, or a word of the sink's own.
+        /// ASCII, at most 32 characters: the rest is cut.
         reason: &'static str,
         /// The broker's words, without payload, key or header values.
         detail: String,

@@ -13,7 +13,7 @@ use crate::store::{
 /// A pause. Times are microseconds since 1970.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ControlRow {
-    /// `lane`, `sink` or `destination`.
+    /// `lane`, `sink`, `destination` or `instance`.
     pub kind: String,
     /// The number of the lane, the name of the sink, or sink and destination with a slash between them.
     pub name: String,

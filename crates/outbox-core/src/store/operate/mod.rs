@@ -9,7 +9,6 @@ pub mod jobs;
 pub mod locked;
 pub mod messages;
 pub mod purge;
-pub mod reason;
 pub mod replay;
 pub mod stats;
 pub mod unsent;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use sqlx::{AssertSqlSafe, MySqlConnection, Row as _};
 
-use crate::store::operate::{
-    controls::{self, ControlRow},
+use crate::store::{
+    operate::controls::{self, ControlRow},
     reason::{DelayReason, WaitsFor},
 };
 

@@ -15,7 +15,7 @@ use crate::store::{
         read::id_list,
     },
     enqueue::micros,
-    operate::reason::DelayReason,
+    reason::DelayReason,
     text::{Digits, Hex, Ids, Reply, Text, sql},
 };
 
@@ -85,6 +85,8 @@ const MANY: usize = 200;
 const MAX_UNITED: usize = 16 << 10;
 /// Longest error text that is kept, in characters: the width of the columns `error`.
 const MAX_ERROR: usize = 500;
+/// Longest reason that is kept, in ASCII characters: the width of the columns `reason`. Sinks have words of their own.
+const MAX_REASON: usize = 32;
 
 /// Settles claims in one transaction and one round trip; returns those that were live and are settled now. Nothing is
 /// written for a lost claim: every statement joins the claim row by its token.
@@ -302,6 +304,7 @@ fn bury(lease: ClaimLease, dead: &[Dead]) -> Text {
 /// A message that was not sent. `how`: the microseconds that it waits, `u64::MAX` in a queue; or whether it holds its
 /// key.
 fn failure((id, spent): (u64, bool), how: u64, reason: &'static str, error: &str) -> Text {
+    let reason: String = reason.chars().filter(char::is_ascii).take(MAX_REASON).collect();
     let error: String = error.chars().take(MAX_ERROR).collect();
     sql!(
         "[{id},{spent},{how},\"{reason}\",\"{error}\"]",

@@ -229,7 +229,7 @@ impl HttpClient for OtlpClient {
 mod tests {
     use std::sync::Arc;
 
-    use outbox_core::store::{operate::reason::DelayReason, settle::Delayed};
+    use outbox_core::store::{reason::DelayReason, settle::Delayed};
 
     use super::*;
 

@@ -8,12 +8,14 @@ use std::{
 
 use outbox_core::{
     sqlx::{self, MySqlConnection},
-    store::operate::{
-        audit,
-        find::StateTable,
-        jobs::{self, Actor, DueJob, JobBatch, JobChange, JobRow, NewJob},
+    store::{
+        operate::{
+            audit,
+            find::StateTable,
+            jobs::{self, Actor, DueJob, JobBatch, JobChange, JobRow, NewJob},
+            unsent::{self, UnsentRow},
+        },
         reason::DelayReason,
-        unsent::{self, UnsentRow},
     },
     words,
 };

@@ -2,7 +2,10 @@
 
 use outbox_core::store::operate::jobs::JobRow;
 
-use super::{super::unsent::Filter, Verdict};
+use super::{
+    super::{shown::counted, unsent::Filter},
+    Verdict,
+};
 
 /// The newest jobs among which that of a message without rows is looked for.
 pub(super) const JOBS: u32 = 100;
@@ -13,17 +16,18 @@ pub(super) fn by(jobs: &[JobRow], id: Option<u64>) -> Option<Verdict> {
     let named = |job: &&JobRow| id.is_some() && serde_json::from_str::<Filter>(&job.filter).is_ok_and(|it| it.id == id);
     if let Some(JobRow { job_id, actor, reason, .. }) = discards().find(named) {
         let why = format!("Job {job_id} has discarded it, for {actor}: {reason}.");
-        return Some(Verdict::new("unknown", "discarded", why).remedy("relay jobs"));
+        return Some(Verdict::new("unknown", "discarded", why).with_remedy("relay jobs"));
     }
     let is_of_another =
         |job: &&JobRow| serde_json::from_str::<Filter>(&job.filter).is_ok_and(|it| it.id.is_some() && id.is_some());
     let JobRow { job_id, actor, reason, done, filter, .. } = discards().find(|job| !is_of_another(job))?;
     let why = format!(
-        "No message of this outbox has this id. Job {job_id} may have discarded it, with {done} messages, for {actor} ({reason}): \
-         {filter}. Or it was never committed, its transaction is still open, or it was purged after its retention."
+        "No message of this outbox has this id. Job {job_id} may have discarded it, with {}, for {actor} ({reason}): \
+         {filter}. Or it was never committed, its transaction is still open, or it was purged after its retention.",
+        counted(*done, "message", "messages")
     );
     Some(
         Verdict::new("unknown", "not_found", why)
-            .remedy("relay jobs; relay inbox show with its UUID, if a consumer of this database got it"),
+            .with_remedy("relay jobs; relay inbox show with its UUID, if a consumer of this database got it"),
     )
 }

@@ -7,15 +7,18 @@ use outbox_core::{
         operate::{
             find::{self, ClaimRow, FoundMessage, MAX_BEFORE, StateRow, StateTable},
             jobs, locked,
-            reason::DelayReason,
         },
+        reason::DelayReason,
         refusal::{Refusal, refusal},
         settle::attempts::FailureRow,
     },
 };
 use serde::Serialize;
 
-use super::{instances::Live, shown::span};
+use super::{
+    instances::Live,
+    shown::{counted, span},
+};
 use crate::{moment::rfc3339, state::role::ProcessKind};
 
 mod discarded;
@@ -95,7 +98,7 @@ pub struct Confirmation {
     pub place: Option<String>,
 }
 
-/// Finds a message and explains its state. Locks nothing.
+/// Finds a message and explains its state. Locks no row.
 ///
 /// # Errors
 ///
@@ -107,7 +110,7 @@ pub async fn why(db: &mut MySqlConnection, reference: Reference) -> Result<Why, 
         None => FoundMessage::default(),
     };
     let live = Live::read(db).await?;
-    let mut verdict = verdict(&found, &live);
+    let mut verdict = judge(&found, &live);
     if verdict.state == "unknown" {
         // An account may lack the rights on the audit.
         let jobs = match jobs::list(db, discarded::JOBS).await {
@@ -116,13 +119,13 @@ pub async fn why(db: &mut MySqlConnection, reference: Reference) -> Result<Why, 
         };
         verdict = discarded::by(&jobs, id).unwrap_or(verdict);
     }
-    if matches!(verdict.cause.as_str(), "no_relay" | "stuck")
+    if verdict.misses_relay
         && let Ok(Some(lock)) = locked::find(db).await
     {
         // Relays may not have written a heartbeat either.
         verdict.why.extend([format!(" But {lock}.")]);
     }
-    let Verdict { state, cause, why, remedy } = verdict;
+    let Verdict { state, cause, why, remedy, .. } = verdict;
     let (row, message) = (found.states.first(), found.message.as_ref());
     let time = |micros: i64| rfc3339(micros).unwrap_or_default();
     let confirmation = |it: &find::ReceiptRow| Confirmation {
@@ -164,29 +167,46 @@ struct Verdict {
     cause: String,
     why: String,
     remedy: Option<String>,
+    /// Whether a relay or worker should have acted, and none has.
+    misses_relay: bool,
 }
 
 impl Verdict {
     fn new(state: &'static str, cause: &str, why: impl Into<String>) -> Self {
-        Self { state, cause: cause.to_owned(), why: why.into(), remedy: None }
+        Self { state, cause: cause.to_owned(), why: why.into(), remedy: None, misses_relay: false }
     }
 
-    fn remedy(self, remedy: impl Into<String>) -> Self {
+    fn with_remedy(self, remedy: impl Into<String>) -> Self {
         Self { remedy: Some(remedy.into()), ..self }
+    }
+
+    /// Adds that nobody serves the lane, and who would if no operator drained it.
+    fn unserved(mut self, live: &Live, lane: u16) -> Self {
+        let role = live.role(lane);
+        let (drained, remedy) = match live.drained(lane).first() {
+            Some(it) => {
+                let name = &it.instance;
+                (format!(": {name} is {}", it.state.word()), format!("relay resume --instance {name} --because …"))
+            }
+            None => (String::new(), format!("start a {role} that serves lane {lane}")),
+        };
+        self.why.extend([format!(" No live {role} serves the lane{drained}.")]);
+        self.remedy.get_or_insert(remedy);
+        Self { misses_relay: true, ..self }
     }
 }
 
 /// The decision. A live claim comes first: its relay decides what happens next. Then the tables of the states; a
 /// receipt decides only if there is no state, because a message can be put back after it was sent.
-fn verdict(found: &FoundMessage, live: &Live) -> Verdict {
+fn judge(found: &FoundMessage, live: &Live) -> Verdict {
     let mut verdict = match (found.states.first(), found.claims.first()) {
         (Some(row), Some(claim)) if row.table == StateTable::Pending => claimed(found, claim, live.role(row.lane)),
         (Some(row), _) => match row.table {
             StateTable::Pending => pending(found, row, live),
             StateTable::Delayed => delayed(found, row, live),
-            StateTable::Dead => dead(found, row),
+            StateTable::Dead => dead(found, row, live.role(row.lane)),
         },
-        (None, _) => ended(found),
+        (None, _) => without_state(found),
     };
     if let (Some(receipt), true) = (found.receipts.last(), verdict.state != "sent") {
         verdict.why.extend([" It was sent before, at ", &at(receipt.sent_at), ", and put back."]);
@@ -200,34 +220,34 @@ fn verdict(found: &FoundMessage, live: &Live) -> Verdict {
     verdict
 }
 
-/// A message without a state.
-fn ended(found: &FoundMessage) -> Verdict {
+/// A message that was sent or lost, or is unknown.
+fn without_state(found: &FoundMessage) -> Verdict {
     match (found.receipts.as_slice(), &found.message) {
         ([.., last], _) => {
             let times = match found.receipts.len() {
                 1 => String::new(),
                 times => format!(" It was sent {times} times."),
             };
-            let place = last.place.as_deref().unwrap_or_default();
             if last.place.as_deref() == Some("worker") {
                 let why = format!("Worker {} has done its work at {}.{times}", last.owner, at(last.sent_at));
                 return Verdict::new("sent", "done", why);
             }
-            let why = format!("The broker confirmed it at {}, as {place}, to {}.{times}", at(last.sent_at), last.owner);
-            Verdict::new("sent", "sent", why).remedy("look at the consumer: relay inbox show of this message, if its inbox is in this database")
+            let place = last.place.as_ref().map_or_else(String::new, |place| format!(", as {place}"));
+            let why = format!("The broker confirmed it at {}{place}, to {}.{times}", at(last.sent_at), last.owner);
+            Verdict::new("sent", "sent", why).with_remedy("look at the consumer: relay inbox show of this message, if its inbox is in this database")
         }
         ([], Some(_)) => Verdict::new(
             "lost",
             "no_state",
             "It has no row of a state and no receipt: its pending row was never written, or was deleted by hand. It is never sent.",
         )
-        .remedy("insert its row into outbox_pending, as docs/table-contract.md describes"),
+        .with_remedy("insert its row into outbox_pending, as docs/table-contract.md describes"),
         ([], None) => Verdict::new(
             "unknown",
             "not_found",
             "No message of this outbox has this id: it was never committed, its transaction is still open, or it was purged after its retention.",
         )
-        .remedy("relay inbox show with its UUID, if a consumer of this database got it"),
+        .with_remedy("relay inbox show with its UUID, if a consumer of this database got it"),
     }
 }
 
@@ -273,7 +293,7 @@ fn pending(found: &FoundMessage, row: &StateRow, live: &Live) -> Verdict {
         let reason = &pause.reason;
         let end = pause.ends_at.map_or_else(String::new, |end| format!(" The pause ends at {}.", at(end)));
         let why = format!("{actor} has paused lane {lane} at {}: {reason}.{end}", at(pause.paused_at));
-        return Verdict::new("pending", "paused", why).remedy(format!("relay resume --lane {lane} --because …"));
+        return Verdict::new("pending", "paused", why).with_remedy(format!("relay resume --lane {lane} --because …"));
     }
     let Some(message) = &found.message else {
         let why = "Its row in outbox_messages was deleted by hand: the relay that claims it gives it up.";
@@ -290,7 +310,10 @@ fn pending(found: &FoundMessage, row: &StateRow, live: &Live) -> Verdict {
     let place = match found.before {
         0 => format!("It is the first of lane {lane}."),
         MAX_BEFORE.. => format!("{MAX_BEFORE} or more messages of lane {lane} go before it."),
-        before => format!("{before} messages of lane {lane} go before it."),
+        before => {
+            let messages = counted(before, "message", "messages");
+            format!("{messages} of lane {lane} {} before it.", if before == 1 { "goes" } else { "go" })
+        }
     };
     let refused: String = live.refused(lane).iter().flat_map(|sentence| [" ", sentence]).collect();
     let waits = found.now - message.due_at.unwrap_or_default().max(message.created_at);
@@ -308,15 +331,7 @@ fn pending(found: &FoundMessage, row: &StateRow, live: &Live) -> Verdict {
         place + &progress
     };
     if serving == 0 {
-        let verdict = |drained: &str| {
-            Verdict::new("pending", "no_relay", format!("{none} No live {role} serves the lane{drained}."))
-        };
-        return match live.drained(lane).first() {
-            Some(name) => {
-                verdict(&format!(": {name} is drained")).remedy(format!("relay resume --instance {name} --because …"))
-            }
-            None => verdict("").remedy(start(role, lane)),
-        };
+        return Verdict::new("pending", "no_relay", none).unserved(live, lane);
     }
     let relays = if serving == 1 { format!("1 live {role} serves") } else { format!("{serving} live {role}s serve") };
     let why = format!("{none} {relays} the lane.{refused}");
@@ -324,11 +339,11 @@ fn pending(found: &FoundMessage, row: &StateRow, live: &Live) -> Verdict {
         let remedy = remedy(DelayReason::Parked.word(), "").map(str::to_owned);
         return Verdict { remedy, ..Verdict::new("pending", "sink", why) };
     }
-    Verdict::new("pending", "stuck", why).remedy("relay instances, relay doctor; the relay's log and its /readyz")
+    let stuck = Verdict { misses_relay: true, ..Verdict::new("pending", "stuck", why) };
+    stuck.with_remedy("relay instances, relay doctor; the relay's log and its /readyz")
 }
 
-/// In microseconds: a process without heartbeat, of an earlier release, that works in the lane shows so within this
-/// time.
+/// In microseconds: a process that works in the lane shows so within this time, also one whose heartbeat is late.
 const QUIET: i64 = 10_000_000;
 
 /// For how long no relay has worked in the lane, in microseconds: none has a claim there, and none has sent a message.
@@ -339,17 +354,16 @@ fn idle(found: &FoundMessage) -> i64 {
 fn behind(found: &FoundMessage, state: &'static str) -> Option<Verdict> {
     let ahead = found.ahead?;
     let why = format!("It waits behind message {ahead} of its key.");
-    Some(Verdict::new(state, "behind", why).remedy(format!("relay why {ahead}")))
+    Some(Verdict::new(state, "behind", why).with_remedy(format!("relay why {ahead}")))
 }
 
 fn delayed(found: &FoundMessage, row: &StateRow, live: &Live) -> Verdict {
-    let role = live.role(row.lane);
     let Some(due) = row.at else {
         return behind(found, "delayed").unwrap_or_else(|| {
             let why = "It is the next in the queue of its key: a relay or worker makes it pending within seconds.";
             let verdict = Verdict::new("delayed", "next_of_key", why);
             let is_served = live.serve(row.lane) > 0 || idle(found) < PATIENCE;
-            if is_served { verdict } else { unserved(verdict, role, row.lane) }
+            if is_served { verdict } else { verdict.unserved(live, row.lane) }
         });
     };
     let overdue = found.now - due;
@@ -366,12 +380,22 @@ fn delayed(found: &FoundMessage, row: &StateRow, live: &Live) -> Verdict {
     let why = match DelayReason::of(reason) {
         Some(DelayReason::Scheduled) => format!("It is scheduled {next}."),
         Some(DelayReason::Unconfirmed | DelayReason::Rejected) => {
-            format!("{attempts} attempts failed, the last one {reason}{error}. {again}.")
+            let attempts = counted(*attempts, "attempt", "attempts");
+            format!("{attempts} failed, the last one {reason}{error}. {again}.")
         }
-        Some(DelayReason::TurnedAway) => format!("Its sink turned it away{error}. {again}."),
-        Some(DelayReason::Parked) => format!("Its sink, destination or handler takes nothing{error}. {again}, {free}."),
+        // The error says so again.
+        Some(DelayReason::TurnedAway) => {
+            format!("Its sink turned it away{}. {again}.", error.replacen("turned away: ", "", 1))
+        }
+        Some(DelayReason::Parked) => {
+            let refused: String = live.refused(row.lane).iter().flat_map(|sentence| [" ", sentence]).collect();
+            format!("Its sink, destination or handler takes nothing{error}.{refused} {again}, {free}.")
+        }
         Some(DelayReason::Snoozed) => format!("Its handler has put it off. {again}, {free}."),
-        Some(DelayReason::Paused) => format!("Its sink or destination is paused{error}. {again}, {free}."),
+        Some(DelayReason::Paused) => {
+            let by = error.strip_prefix(": paused").unwrap_or(&error);
+            format!("Its sink or destination is paused{by}. {again}, {free}.")
+        }
         Some(DelayReason::Unroutable) => format!("Its destination takes nothing{error}. {again}, {free}."),
         Some(DelayReason::NoRoute) => format!("No route of the relay matches its topic {topic}. {again}."),
         Some(DelayReason::NoSink) => format!("A replay sends it to a sink that the relay lacks{error}. {again}."),
@@ -380,11 +404,14 @@ fn delayed(found: &FoundMessage, row: &StateRow, live: &Live) -> Verdict {
         Some(DelayReason::Behind) | None => format!("It waits ({reason}){error}. {again}."),
     };
     let remedy = remedy(reason, &error).map(str::to_owned);
-    later(found, row, live, Verdict { state: "delayed", cause: reason.clone(), why, remedy })
+    later(found, row, live, Verdict { remedy, ..Verdict::new("delayed", reason, why) })
 }
 
 /// Adds what hinders a message once it is due.
 fn later(found: &FoundMessage, row: &StateRow, live: &Live, mut verdict: Verdict) -> Verdict {
+    if found.message.is_none() {
+        verdict.why.push_str(" Its row in outbox_messages was deleted by hand: once it is due, it is given up.");
+    }
     let expires_at = found.message.as_ref().and_then(|message| message.expires_at);
     if let (Some(due), Some(expires_at)) = (row.at, expires_at)
         && expires_at <= due
@@ -398,30 +425,20 @@ fn later(found: &FoundMessage, row: &StateRow, live: &Live, mut verdict: Verdict
     if let Some(pause) = &found.paused {
         verdict.why.extend([format!(" {} has paused lane {}: {}.", pause.actor, row.lane, pause.reason)]);
         verdict.remedy.get_or_insert(format!("relay resume --lane {} --because …", row.lane));
-    } else if live.serve(row.lane) == 0 && idle(found) >= QUIET && live.drained(row.lane).is_empty() {
-        return unserved(verdict, live.role(row.lane), row.lane);
+    } else if live.serve(row.lane) == 0 && idle(found) >= QUIET {
+        return verdict.unserved(live, row.lane);
     }
     verdict
 }
 
-fn unserved(mut verdict: Verdict, role: &str, lane: u16) -> Verdict {
-    verdict.why.extend([format!(" No live {role} serves the lane.")]);
-    verdict.remedy.get_or_insert(start(role, lane));
-    verdict
-}
-
-fn start(role: &str, lane: u16) -> String {
-    format!("start a {role} that serves lane {lane}")
-}
-
-fn dead(found: &FoundMessage, row: &StateRow) -> Verdict {
+fn dead(found: &FoundMessage, row: &StateRow, role: &str) -> Verdict {
     let id = found.id;
     let error = error(row);
     let holds = if row.holds_key { " The later messages of its key wait for it." } else { "" };
     let when = row.at.map(at).unwrap_or_default();
     let reason = row.reason.clone();
-    let attempts = if row.attempts == 1 { "1 attempt".to_owned() } else { format!("{} attempts", row.attempts) };
-    let why = format!("A relay gave it up at {when}, after {attempts}: {reason}{error}.{holds}");
+    let attempts = counted(row.attempts, "attempt", "attempts");
+    let why = format!("A {role} gave it up at {when}, after {attempts}: {reason}{error}.{holds}");
     // One that holds no key, or no longer, has nothing to release.
     let without = if row.holds_key {
         format!("`relay dead release {id}` or `discard`")
@@ -434,7 +451,7 @@ fn dead(found: &FoundMessage, row: &StateRow) -> Verdict {
         format!("remove the cause, then `relay dead retry {id}`")
     };
     let remedy = format!("{again}; to do without it, {without}: docs/runbook.md#outboxdeadmessages");
-    Verdict { state: "dead", cause: reason, why, remedy: Some(remedy) }
+    Verdict::new("dead", &reason, why).with_remedy(remedy)
 }
 
 /// The last error behind a colon, if there is one.
@@ -449,8 +466,8 @@ fn without_relay(verdict: Verdict, late: i64) -> Verdict {
         return verdict;
     }
     let why = format!("{} None has.", verdict.why);
-    Verdict { why, ..verdict }
-        .remedy("start a relay, or the worker of its lane; if one runs, its /readyz and `relay check --connect` say what it lacks")
+    Verdict { why, misses_relay: true, ..verdict }
+        .with_remedy("start a relay, or the worker of its lane; if one runs, its /readyz and `relay check --connect` say what it lacks")
 }
 
 /// A time without its fraction.

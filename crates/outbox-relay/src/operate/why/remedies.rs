@@ -1,6 +1,6 @@
 //! The next steps for messages that wait.
 
-use outbox_core::store::operate::reason::DelayReason::{
+use outbox_core::store::reason::DelayReason::{
     self, Behind, NoRoute, NoSink, Parked, Paused, Rejected, Scheduled, Snoozed, TurnedAway, Unconfirmed, Unread,
     Unroutable,
 };

@@ -77,7 +77,7 @@ fn behind(found: FoundMessage) -> FoundMessage {
 
 /// Checks the verdict's state and cause, a part of its sentence, and the beginning of its remedy.
 fn check(found: &FoundMessage, expected: &str, part: &str, remedy: &str) {
-    let verdict = verdict(found, &Live::default());
+    let verdict = judge(found, &Live::default());
     assert_eq!(format!("{}/{}", verdict.state, verdict.cause), expected, "{found:?}");
     assert!(verdict.why.contains(part), "{expected}: {}", verdict.why);
     let given = verdict.remedy.as_deref().unwrap_or_default();
@@ -103,7 +103,7 @@ fn a_message_that_a_replay_sends_elsewhere_has_its_job_and_destination() {
     let elsewhere = FoundMessage { mark: mark(Some("kafka/repair")), ..delayed(9, "no_sink") };
     check(&elsewhere, "delayed/no_sink", "Job 7 sends it to kafka/repair, and not to", "give the relays of its lane");
     let ordinary = FoundMessage { mark: mark(None), ..delayed(9, "scheduled") };
-    assert!(!verdict(&ordinary, &Live::default()).why.contains("Job 7"));
+    assert!(!judge(&ordinary, &Live::default()).why.contains("Job 7"));
 }
 
 #[test]
@@ -168,22 +168,22 @@ fn a_pending_message_waits_for_its_key_or_others_or_a_relay() {
 fn a_pending_message_has_no_relay_or_none_that_sends() {
     let in_line = FoundMessage { before: 12, last_sent: Some(NOW - 2 * SECOND), ..pending() };
     let process = Instance { instance: "a/1".to_owned(), role: "relay".to_owned(), ..Instance::default() };
-    let drained = verdict(&pending(), &live(vec![Instance { state: InstanceState::Draining, ..process.clone() }]));
-    assert!(drained.why.ends_with("No live relay serves the lane: a/1 is drained."), "{}", drained.why);
+    let drained = judge(&pending(), &live(vec![Instance { state: InstanceState::Draining, ..process.clone() }]));
+    assert!(drained.why.ends_with("No live relay serves the lane: a/1 is draining."), "{}", drained.why);
     assert_eq!(drained.remedy.as_deref(), Some("relay resume --instance a/1 --because …"));
-    let stuck = verdict(&pending(), &live(vec![process.clone(); 2]));
+    let stuck = judge(&pending(), &live(vec![process.clone(); 2]));
     assert_eq!(stuck.cause, "stuck");
     assert!(stuck.why.ends_with("2 live relays serve the lane."), "{}", stuck.why);
     let sinks = [("kafka".to_owned(), Some("no broker\nanswers".to_owned()))].into();
     let down = live(vec![Instance { sinks, ..process.clone() }]);
     let refused = "Sink kafka takes nothing from 1 relay: no broker\nanswers.";
     for (found, cause) in [(&pending(), "sink"), (&in_line, "in_line")] {
-        let verdict = verdict(found, &down);
+        let verdict = judge(found, &down);
         assert!(verdict.cause == cause && verdict.why.ends_with(refused), "{verdict:?}");
     }
     // The message may be for a sink that takes messages.
     let sinks = [("kafka".to_owned(), Some("no broker\nanswers".to_owned())), ("mail".to_owned(), None)].into();
-    let verdict = verdict(&pending(), &live(vec![Instance { sinks, ..process }]));
+    let verdict = judge(&pending(), &live(vec![Instance { sinks, ..process }]));
     assert!(verdict.cause == "stuck" && verdict.why.ends_with(refused), "{verdict:?}");
 }
 
@@ -200,7 +200,15 @@ fn a_delayed_or_dead_message_has_its_reason() {
     let failed = "3 attempts failed, the last one unconfirmed: no\nqueue.";
     check(&delayed(9, "unconfirmed"), "delayed/unconfirmed", failed, "");
     check(&delayed(9, "rejected"), "delayed/rejected", "3 attempts failed, the last one rejected", "");
-    check(&delayed(1, "turned_away"), "delayed/turned_away", "turned it away", "");
+    let told = |reason, error: &str| {
+        let mut found = delayed(9, reason);
+        found.states[0].error = Some(error.to_owned());
+        judge(&found, &Live::default()).why
+    };
+    let away = told("turned_away", "kafka/x: turned away: an earlier message failed");
+    assert!(away.starts_with("Its sink turned it away: kafka/x: an earlier message failed. It is"), "{away}");
+    let paused = told("paused", "paused by alice: repair");
+    assert!(paused.starts_with("Its sink or destination is paused by alice: repair. It is"), "{paused}");
     check(&delayed(9, "snoozed"), "delayed/snoozed", "put it off", "");
     check(&delayed(9, "parked"), "delayed/parked", "takes nothing: no\nqueue", "treat the broker or the handler");
     check(&delayed(9, "paused"), "delayed/paused", "is paused: no\nqueue", "relay controls");
@@ -217,7 +225,7 @@ fn a_delayed_or_dead_message_has_its_reason() {
     check(&delayed(9, "by\thand"), "delayed/by\thand", "It waits (by\thand)", "");
     let dead = found(&[row(StateTable::Dead, Some(NOW), "too_large")]);
     check(&dead, "dead/too_large", "after 3 attempts: too_large: no\nqueue. The later", "remove the cause");
-    let remedy = |found: &FoundMessage| verdict(found, &Live::default()).remedy.unwrap_or_default();
+    let remedy = |found: &FoundMessage| judge(found, &Live::default()).remedy.unwrap_or_default();
     assert!(remedy(&dead).contains("release"), "{}", remedy(&dead));
     let mut released = dead;
     released.states[0].holds_key = false;
@@ -241,7 +249,7 @@ fn a_delayed_message_has_what_hinders_it_later() {
 fn a_lane_of_workers_has_workers() {
     let workers = Live { of_workers: [7].into(), ..Live::default() };
     let told = |found: &FoundMessage| {
-        let verdict = verdict(found, &workers);
+        let verdict = judge(found, &workers);
         format!("{} {}", verdict.why, verdict.remedy.unwrap_or_default())
     };
     assert!(told(&pending()).ends_with("No live worker serves the lane. start a worker that serves lane 7"));

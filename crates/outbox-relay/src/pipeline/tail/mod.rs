@@ -21,7 +21,7 @@ use outbox_core::{
             lease::ClaimLease,
             tail::{self, ClaimKind, FoundTail, NextClaim, TailClaim},
         },
-        operate::reason::WaitsFor,
+        reason::WaitsFor,
         settle::{self, Way},
     },
 };

@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use outbox_core::store::operate::reason::DelayReason;
+use outbox_core::store::reason::DelayReason;
 
 use crate::{pipeline::retry::Disposition, sink::Destination, state::context::Context};
 

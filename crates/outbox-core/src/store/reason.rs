@@ -29,20 +29,32 @@ macro_rules! words {
 }
 
 words! {
-    /// Why a message waits: `outbox_delayed.reason`, and a label of `outbox_relay_retries_scheduled_total`, whose help
-    /// says what each word means. The reasons of dead messages are no enum, as sinks have words of their own.
+    /// Why a message waits: `outbox_delayed.reason`. The reasons of dead messages are no enum, as sinks have words of
+    /// their own.
     pub enum DelayReason {
+        /// The service has scheduled it (`enqueue`).
         Scheduled = "scheduled",
+        /// The handler of a worker has put it off (`worker/claims.rs`).
         Snoozed = "snoozed",
+        /// It is in the queue of its key, behind a message that waits or is dead (`claim/window.rs`, `retry.rs`).
         Behind = "behind",
+        /// An operator has paused its sink or destination (`publish/mod.rs`).
         Paused = "paused",
+        /// It may have arrived, and is sent again (`retry.rs`).
         Unconfirmed = "unconfirmed",
+        /// The broker or the handler has rejected it, and it is tried again (`retry.rs`).
         Rejected = "rejected",
+        /// It must not overtake an earlier message, and was not handed over (`retry.rs`).
         TurnedAway = "turned_away",
+        /// Its sink, destination or handler is down (`publish/outlet.rs`, `publish/destination`, `worker/claims.rs`).
         Parked = "parked",
+        /// Its destination is missing or refuses the relay (`publish/destination`).
         Unroutable = "unroutable",
+        /// No route matches its topic (`read/mod.rs`).
         NoRoute = "no_route",
+        /// A replay sends it to a sink that the relay lacks (`read/mod.rs`).
         NoSink = "no_sink",
+        /// The database could not give it to the relay (`read/mod.rs`).
         Unread = "unread",
     }
 }
