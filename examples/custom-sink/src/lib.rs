@@ -21,7 +21,8 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Creates a sink that appends to this file. The file must exist: a new one would hide that its disk is not mounted.
+    /// Creates a sink that appends to this file. The file must exist: a new one would hide that its disk is not
+    /// mounted.
     #[must_use]
     pub fn new(file: impl Into<PathBuf>) -> Self {
         Self { file: file.into() }

@@ -115,10 +115,14 @@ impl Broker for KafkaConfig {
             self.brokers.split(',').map(|broker| broker.trim().rsplit_once(':').map_or(broker, |(host, _)| host));
         if hosts.filter(|host| !host.is_empty()).any(|host| !is_local(host)) {
             let path = section.path("brokers");
-            section.note(&path, format!(
-                "`{path}` would be reached without TLS: set \"security.protocol\" to \"ssl\" or \"sasl_ssl\" in {}, or plaintext = true",
-                section.path("properties")
-            ));
+            section.note(
+                &path,
+                format!(
+                    "`{path}` would be reached without TLS: set \"security.protocol\" to \"ssl\" or \
+                 \"sasl_ssl\" in {}, or plaintext = true",
+                    section.path("properties")
+                ),
+            );
         }
     }
 

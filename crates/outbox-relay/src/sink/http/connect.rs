@@ -96,7 +96,7 @@ const REMEDIES: &[(&str, &str)] = &[
     ("BadSignature", STRANGER),
     (
         "not valid for name",
-        "the receiver's certificate is for another name: use that name in `url`, or give the receiver one for this name",
+        "the receiver's certificate is for another name: use that name in `url`, or give it one for this name",
     ),
     ("certificate expired", "the receiver's certificate has expired: renew it"),
 ];

@@ -43,11 +43,14 @@ section! {
     /// A receiver of HTTP requests.
     HttpConfig in "sinks.*";
     keys {
-        /// `https://host:port/path`, without user and query. A message goes to this URL, followed by `/` and the `path` of its route.
+        /// `https://host:port/path`, without user and query. A message goes to this URL, followed by `/` and the `path`
+        /// of its route.
         url: Secret ["http"] = Required "https://hooks.example/outbox";
         /// A file with the URL. It is read at the start alone.
         url_file: File ["http"] = Optional "/run/secrets/hooks_url";
-        /// The secret that signs requests as Standard Webhooks says: `whsec_`, and 24 to 64 bytes in base64. Several, separated by spaces, sign each request with each of them, to change the secret. Not set: requests are not signed.
+        /// The secret that signs requests as Standard Webhooks says: `whsec_`, and 24 to 64 bytes in base64. Several,
+        /// separated by spaces, sign each request with each of them, to change the secret. Not set: requests are not
+        /// signed.
         secret: Secret ["http"] = Optional "whsec_...";
         /// A file with the secret.
         secret_file: File ["http"] = Optional "/run/secrets/hooks_secret";

@@ -2,9 +2,9 @@
 //!
 //! | header | is |
 //! |---|---|
-//! | `webhook-id`, `webhook-timestamp`, `webhook-signature` | the message id, the time of the request, and the signatures |
+//! | `webhook-id`, `webhook-timestamp`, `webhook-signature` | message id, time of the request, signatures |
 //! | `content-type` | the content type |
-//! | `outbox-topic`, `outbox-type`, `outbox-key`, `outbox-time` | topic, event type, message key, and time of the enqueue |
+//! | `outbox-topic`, `outbox-type`, `outbox-key`, `outbox-time` | topic, event type, message key, time of the enqueue |
 //! | `outbox-tombstone` | `true`: the payload is null, and not empty |
 //! | of the service | under its own name, if that has letters, digits and `-` alone and is none of a request's own |
 //! | `outbox-header` | any other of the service, as `name=value` |

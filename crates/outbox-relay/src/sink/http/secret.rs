@@ -1,4 +1,4 @@
-//! Signatures by [Standard Webhooks](https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md).
+//! Signatures by [Standard Webhooks](https://www.standardwebhooks.com).
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 
