@@ -1,5 +1,5 @@
 //! The path of a message through the relay, in order: [`claim`], [`read`], [`publish`], [`retry`] after a failure,
-//! [`settle`]. [`lanes`] starts the claimers.
+//! `settle`. `lanes` starts the claimers.
 
 pub mod claim;
 pub(crate) mod lanes;

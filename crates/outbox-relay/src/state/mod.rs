@@ -1,4 +1,4 @@
-//! The state that the tasks of a relay share: configuration and stop signal ([`context`]), sessions of the database,
+//! The state that the tasks of a relay share: configuration and stop signal (`context`), sessions of the database,
 //! claims in flight, room.
 
 pub(crate) mod backoff;
