@@ -1,4 +1,4 @@
--- A message: immutable, written by the service in its own transaction. due_at: the time for which it was scheduled; NULL: it was due
+-- A message: immutable, written by the service in its own transaction. due_at: the time for which it was scheduled, or NULL: it was due
 -- when it was enqueued.
 CREATE TABLE outbox_messages (
   id           BIGINT UNSIGNED NOT NULL AUTO_INCREMENT,

@@ -1,6 +1,6 @@
--- A claim: who publishes which messages, until when. The row is the lease; its token is the fence.
+-- A claim: who publishes which messages, until when. The row is the lease, and its token is the fence.
 -- kind: 0 names its messages. The others are tails, of which a lane has one at the most: 1 is on all rows of its lane up to the mark,
--- and takes more; 2 takes no more; 3 is forming.
+-- and takes more. 2 takes no more. 3 is forming.
 CREATE TABLE outbox_claims (
   claim_id    BIGINT UNSIGNED   NOT NULL AUTO_INCREMENT,
   lane        SMALLINT UNSIGNED NOT NULL,

@@ -1,5 +1,5 @@
 -- The mark of one settled claim: what was sent, when, by whom, and where the broker put it. The number of a claim may come
--- again (after TRUNCATE, or in a copy of the tables without their counters); its token does not.
+-- again (after TRUNCATE, or in a copy of the tables without their counters), and its token does not.
 CREATE TABLE outbox_sent (
   receipt_id  BIGINT UNSIGNED   NOT NULL AUTO_INCREMENT,
   claim_id    BIGINT UNSIGNED   NOT NULL,

@@ -1,5 +1,5 @@
--- A lane. version is the compare-and-set under which its claims are made one after the other. kind: who serves the lane, relay or worker;
--- NULL: nobody has. While the lane has a tail, its version is the largest number, which no text can raise; sealed: the version before.
+-- A lane. version is the compare-and-set under which its claims are made one after the other. kind: who serves the lane, relay or worker.
+-- NULL: nobody has. While the lane has a tail, its version is the largest number, which no text can raise. sealed: the version before.
 CREATE TABLE outbox_head (
   lane    SMALLINT UNSIGNED NOT NULL,
   version BIGINT UNSIGNED   NOT NULL DEFAULT 0,

@@ -1,4 +1,4 @@
--- An order of an operator to retry messages that are dead at a consumer, which carries it out. message_id: one of them; NULL: all.
+-- An order of an operator to retry messages that are dead at a consumer, which carries it out. message_id: one of them, or NULL: all.
 -- last_id: the last one that a process began with, busy_until: how long that may take.
 CREATE TABLE inbox_retries (
   retry_id   BIGINT UNSIGNED NOT NULL AUTO_INCREMENT,

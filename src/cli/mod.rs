@@ -33,7 +33,7 @@ use self::api::client::{ApiClient, Request};
 pub use self::api::reference as api_reference;
 use crate::config::{Config, ConfigError, Inputs, Loaded, default_file, listen_address, load, load_for_database};
 
-/// Publishes the messages of a transactional outbox in MySQL to Kafka and RabbitMQ.
+/// Publishes the messages of a transactional outbox in MySQL to Kafka, RabbitMQ and receivers of HTTP requests.
 #[derive(Debug, Parser)]
 #[command(name = "relay", version, max_term_width = 100, after_help = AFTER)]
 struct Cli {

@@ -37,7 +37,7 @@ use outbox_relay::{
 };
 use serde::Serialize;
 
-use crate::config::{Config, Loaded, SinkConfig};
+use crate::config::{Config, KafkaConfig, Loaded, RabbitMqConfig, SinkConfig};
 
 /// The time that connecting may take, and each check of a broker.
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -234,12 +234,19 @@ fn destinations<'a>(config: &'a Config, topics: &[(String, Option<String>)]) -> 
     destinations
 }
 
-/// Asks the broker for a destination, as `relay replay --to` names it. Returns what is wrong with it or with its sink.
-pub(crate) async fn look_up(sink: &str, config: &SinkConfig, name: &str) -> Option<String> {
+/// Asks the broker for a destination, as `relay replay --to` names it. Returns whether it could be asked.
+///
+/// # Errors
+///
+/// What is wrong with the destination or with its sink.
+pub(crate) async fn look_up(sink: &str, config: &SinkConfig, name: &str) -> Result<bool, String> {
     let (target, routing_key) = config.broker().binding().split(name);
     let destinations = RoutedDestinations::from([(target.to_owned(), Some(routing_key.to_owned()))]);
     let findings = look_at_sink(sink, config, Some(&destinations)).await;
-    findings.into_iter().find(|it| it.severity == Severity::Problem).map(|it| it.evidence)
+    match findings.into_iter().find(|it| it.severity == Severity::Problem) {
+        Some(problem) => Err(problem.evidence),
+        None => Ok(config.of::<KafkaConfig>().is_some() || config.of::<RabbitMqConfig>().is_some()),
+    }
 }
 
 async fn look_at_sink(name: &str, sink: &SinkConfig, destinations: Option<&RoutedDestinations>) -> Vec<Finding> {

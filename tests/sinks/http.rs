@@ -168,12 +168,12 @@ async fn each_answer_has_its_class() -> Result<()> {
     let harness = HttpHarness::start().await?;
     for (class, statuses) in [
         ("sent", &[200, 201, 202, 204][..]),
-        ("unavailable", &[301, 307, 425, 429]),
-        ("unroutable", &[404, 405, 410]),
+        ("unavailable", &[425, 429, 502, 503]),
+        ("unroutable", &[301, 307, 404, 405, 410]),
         ("refused (it may pass)", &[401, 403]),
         ("refused", &[400, 415, 422]),
         ("too_large", &[413, 431]),
-        ("unconfirmed", &[408, 409, 500, 502, 503, 504]),
+        ("unconfirmed", &[408, 409, 500, 504]),
     ] {
         for status in statuses {
             let outcome = harness.publish_to(&format!("status-{status}"), DEADLINE).await?;
@@ -192,7 +192,7 @@ async fn each_answer_has_its_class() -> Result<()> {
 async fn a_redirect_is_not_followed() -> Result<()> {
     let harness = HttpHarness::start().await?;
     let outcome = harness.publish_to("moved", DEADLINE).await?;
-    ensure!(matches!(outcome, Err(PublishError::Unavailable(_))), "{outcome:?}");
+    ensure!(matches!(outcome, Err(PublishError::Unroutable { reason: "unroutable", .. })), "{outcome:?}");
     assert!(harness.receiver.taken("elsewhere").await.is_empty());
     Ok(())
 }
@@ -295,5 +295,31 @@ async fn a_changed_secret_signs_the_next_request() -> Result<()> {
     // Both sign, so the receiver may change when it likes.
     std::fs::write(&file, format!("whsec_{} {SECRET}\n", "A".repeat(32)))?;
     publish(&sink, &message, DEADLINE).await??;
+    Ok(())
+}
+
+/// Servers may refuse a request that does not say how long it is.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_empty_body_has_a_length() -> Result<()> {
+    let harness = HttpHarness::start().await?;
+    let message = Draft::new(&destination("orders"), "").build();
+    publish(&harness.sink, &message, DEADLINE).await??;
+    let [taken] = &harness.receiver.taken("orders").await[..] else { panic!("one message arrives") };
+    assert_eq!(taken.headers.get("content-length").and_then(|it| it.to_str().ok()), Some("0"));
+    Ok(())
+}
+
+/// The receiver answers with a body, in parts.
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_are_used_again() -> Result<()> {
+    let harness = HttpHarness::start().await?;
+    for _ in 0..20 {
+        let outcome = harness.publish_to("chatty", DEADLINE).await?;
+        ensure!(outcome.is_ok(), "{outcome:?}");
+        // The rest of the answer is read beside the next message.
+        tokio::task::yield_now().await;
+    }
+    let opened = harness.receiver.opened();
+    ensure!(opened < 15, "{opened} connections for 20 messages");
     Ok(())
 }

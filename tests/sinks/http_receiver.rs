@@ -1,18 +1,25 @@
 //! A receiver of requests: an HTTP server, with or without TLS, that can be stopped, and started again on its port. It
 //! takes a request only if its signature is right.
 
-use std::{fs, sync::Arc};
+use std::{
+    fs, io,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
 
 use anyhow::{Context as _, Result};
 use axum::{
     Router,
-    body::Bytes,
+    body::{Body, Bytes},
     extract::State,
     http::{HeaderMap, StatusCode, Uri},
     response::{IntoResponse, Redirect, Response},
     routing::post,
 };
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
+use futures_util::stream;
 use hyper::server::conn::http1;
 use hyper_util::{rt::TokioIo, service::TowerToHyperService};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
@@ -45,6 +52,7 @@ pub(crate) struct Receiver {
     address: String,
     tls: Option<TlsAcceptor>,
     taken: Arc<Mutex<Vec<Taken>>>,
+    opened: Arc<AtomicUsize>,
     /// While this is held, no request is answered.
     frozen: Mutex<Option<OwnedMutexGuard<Vec<Taken>>>>,
     server: Mutex<Option<Server>>,
@@ -60,7 +68,8 @@ impl Receiver {
     pub(crate) async fn start(tls: Option<TlsAcceptor>) -> Result<Self> {
         let address = format!("127.0.0.1:{}", free_port()?);
         let server = Mutex::default();
-        let receiver = Self { address, tls, taken: Arc::default(), frozen: Mutex::default(), server };
+        let opened = Arc::default();
+        let receiver = Self { address, tls, taken: Arc::default(), opened, frozen: Mutex::default(), server };
         receiver.open().await?;
         Ok(receiver)
     }
@@ -74,9 +83,15 @@ impl Receiver {
     pub(crate) async fn open(&self) -> Result<()> {
         let listener = TcpListener::bind(&self.address).await?;
         let (stop, stopped) = oneshot::channel();
-        let ended = tokio::spawn(serve(listener, self.tls.clone(), Arc::clone(&self.taken), stopped));
+        let taken = Arc::clone(&self.taken);
+        let ended = tokio::spawn(serve(listener, self.tls.clone(), (taken, Arc::clone(&self.opened)), stopped));
         *self.server.lock().await = Some(Server { stop, ended });
         Ok(())
+    }
+
+    /// Returns the number of connections that were made.
+    pub(crate) fn opened(&self) -> usize {
+        self.opened.load(Ordering::Relaxed)
     }
 
     /// Closes all connections and refuses new ones.
@@ -105,13 +120,14 @@ impl Receiver {
 async fn serve(
     listener: TcpListener,
     tls: Option<TlsAcceptor>,
-    taken: Arc<Mutex<Vec<Taken>>>,
+    (taken, opened): (Arc<Mutex<Vec<Taken>>>, Arc<AtomicUsize>),
     stopped: oneshot::Receiver<()>,
 ) {
     let router: Router = Router::new().route("/hooks/{*target}", post(take)).with_state(taken);
     let mut connections = JoinSet::new();
     let accept = async {
         while let Ok((stream, _)) = listener.accept().await {
+            opened.fetch_add(1, Ordering::Relaxed);
             let tls = tls.clone();
             let router = router.clone();
             connections.spawn(async move {
@@ -136,11 +152,16 @@ async fn answer(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, ro
     Ok(server.max_headers(1000).serve_connection(TokioIo::new(stream), TowerToHyperService::new(router)).await?)
 }
 
-/// Takes a message, unless its target asks for another answer (`status-503`, `moved`, `missing`) or none (`silent`).
+/// Takes a message, unless its target asks for another answer (`status-503`, `chatty`, `moved`, `missing`) or none (`silent`).
 /// The type `refused` is never taken.
 async fn take(State(taken): State<Arc<Mutex<Vec<Taken>>>>, uri: Uri, headers: HeaderMap, body: Bytes) -> Response {
     match uri.path().strip_prefix("/hooks/") {
         Some("silent") => std::future::pending::<()>().await,
+        Some("chatty") => {
+            let parts =
+                stream::iter(["a", "b", "c"].map(|part| Ok::<_, io::Error>(Bytes::from_static(part.as_bytes()))));
+            return Body::from_stream(parts).into_response();
+        }
         Some("moved") => return Redirect::temporary("/hooks/elsewhere").into_response(),
         Some("missing") => return StatusCode::NOT_FOUND.into_response(),
         _ => {}

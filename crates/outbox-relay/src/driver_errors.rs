@@ -18,6 +18,9 @@ pub enum Trouble<'a> {
     Management(&'a str),
 }
 
+/// Words in the error of a destination to which the relay may not write, by which operators get their remedy.
+pub(crate) const FORBIDDEN: &str = "may not write";
+
 /// No server's greeting has more bytes.
 const LONGEST_GREETING: u32 = 1 << 16;
 

@@ -128,10 +128,7 @@ impl Operation for Replay {
         if let Some(PauseTarget::Destination(sink, name)) = &self.to
             && let Some(config) = process.config.sinks.get(sink)
         {
-            if let Some(problem) = look_up(sink, config, name).await {
-                bail!("{problem}");
-            }
-            plan.is_looked_up = true;
+            plan.is_looked_up = look_up(sink, config, name).await.map_err(anyhow::Error::msg)?;
         }
         let job = match self.order.actor(process) {
             Some(actor) if plan.messages > 0 => {

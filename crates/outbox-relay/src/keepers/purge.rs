@@ -157,7 +157,7 @@ async fn pass(context: &Context, session: &mut Session, position: &mut Position)
     gone("inbox_processed", *inbox.as_ref().unwrap_or(&0));
     let mut swept = 0;
     if is_sweep {
-        // A failure was logged, and slows nothing down: an account of the release before lacks these rights.
+        // A failure was logged, and slows nothing down.
         swept = sweep(context, session).await.unwrap_or(0);
         // A full chunk is followed by the next one.
         if swept < u64::from(ROWS) {

@@ -140,7 +140,7 @@ fn status(lane: &LaneStats, pause: Option<&ControlRow>, live: &Live) -> LaneStat
     LaneStatus { lane: lane.lane, state, verdict, pending: lane.pending, delayed, dead: lane.dead }
 }
 
-/// Judges a lane. A live process of an earlier release has no heartbeat, but claims.
+/// Judges a lane. A live process may claim although its heartbeat is late.
 fn judge(lane: &LaneStats, pause: Option<&ControlRow>, live: &Live) -> (&'static str, String) {
     let serving = live.serve(lane.lane);
     let due = match lane.pending {

@@ -281,7 +281,8 @@ fn change(batch: &JobBatch<'_>, rows: &Text, fenced: &Text) -> Text {
         JobChange::Replay(messages, destination) => sql!(
             "{head};
             INSERT INTO outbox_replays (id, job_id, destination)
-                SELECT v.id, j.job_id, {destination} FROM outbox_jobs j STRAIGHT_JOIN {values} WHERE {fenced}
+                SELECT v.id, j.job_id, {destination} FROM outbox_jobs j STRAIGHT_JOIN {values}
+                LEFT JOIN outbox_pending p ON p.lane = v.lane AND p.id = v.id WHERE {fenced} AND p.id IS NULL
                 ON DUPLICATE KEY UPDATE job_id = VALUES(job_id), destination = VALUES(destination);
             INSERT IGNORE INTO outbox_pending (lane, id, key_hash, bytes)
                 SELECT v.lane, v.id, v.key_hash, v.bytes FROM outbox_jobs j STRAIGHT_JOIN {values} WHERE {fenced}",

@@ -171,14 +171,12 @@ pub async fn inbox(conn: &mut MySqlConnection, age: Duration, limit: u32) -> Res
     Ok(sqlx::query(sql).bind(micros(age)).bind(limit).execute(conn).await?.rows_affected())
 }
 
-/// Jobs `j` that ended longer ago than this, except replays of messages that are still there: their copies may need the
-/// job's destination.
+/// Jobs `j` that ended longer ago than this.
 const OLD_JOBS: &str = "outbox_jobs j FORCE INDEX (outbox_jobs_open)
-    LEFT JOIN (SELECT DISTINCT job_id FROM outbox_replays) r ON r.job_id = j.job_id
-    WHERE j.ended_at < UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND AND r.job_id IS NULL";
+    WHERE j.ended_at < UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND";
 
-/// Deletes jobs that ended longer ago than this, at most `limit`; returns how many. Index `outbox_jobs_open`, and all
-/// of `outbox_replays`, without a lock; then primary keys.
+/// Deletes jobs that ended longer ago than this, at most `limit`; returns how many. Index `outbox_jobs_open`, without a
+/// lock; then primary keys.
 pub async fn jobs(conn: &mut MySqlConnection, age: Duration, limit: u32) -> Result<u64, sqlx::Error> {
     let sql = format!("SELECT j.job_id FROM {OLD_JOBS} ORDER BY j.ended_at LIMIT ?");
     let ids = sqlx::query_scalar(AssertSqlSafe(sql)).bind(micros(age)).bind(limit).fetch_all(&mut *conn).await?;

@@ -5,9 +5,11 @@ use outbox_core::store::reason::DelayReason::{
     Unroutable,
 };
 
+use crate::driver_errors::FORBIDDEN;
+
 /// The remedies for words in the error of a destination that refuses.
 const REFUSALS: [(&str, &str); 3] = [
-    ("may not write", "give the relay's user the right to write: docs/runbook.md#outboxdestinationrefuses"),
+    (FORBIDDEN, "give the relay's user the right to write: docs/runbook.md#outboxdestinationrefuses"),
     (
         "is internal",
         "correct the route, or declare the exchange again, not internal: docs/runbook.md#outboxdestinationrefuses",

@@ -1,6 +1,6 @@
 //! Connections to the receiver, with or without TLS.
 
-use std::{io, path::Path, sync::Arc};
+use std::{io, path::Path, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http_body_util::Full;
@@ -9,7 +9,8 @@ use hyper_util::rt::TokioIo;
 use rustls_pki_types::{CertificateDer, ServerName, pem::PemObject as _};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
-    net::TcpStream,
+    net::{TcpStream, lookup_host},
+    time::timeout,
 };
 use tokio_rustls::{
     TlsConnector,
@@ -18,6 +19,9 @@ use tokio_rustls::{
 use url::Url;
 
 use crate::driver_errors::told;
+
+/// The time of each address of a host, but the last.
+const EACH: Duration = Duration::from_secs(2);
 
 /// A connection that takes one request at a time.
 pub(super) type Connection = SendRequest<Full<Bytes>>;
@@ -50,13 +54,31 @@ impl Connector {
     }
 
     async fn open(&self) -> io::Result<Connection> {
-        let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
+        let stream = self.reach().await?;
         // A request would wait for the answer to its first packet.
         stream.set_nodelay(true)?;
         match &self.tls {
             Some((tls, name)) => speak(tls.connect(name.clone(), stream).await?).await,
             None => speak(stream).await,
         }
+    }
+}
+
+impl Connector {
+    /// Connects to one of the host's addresses. One that does not answer leaves time for the others.
+    async fn reach(&self) -> io::Result<TcpStream> {
+        let addresses: Vec<_> = lookup_host((self.host.as_str(), self.port)).await?.collect();
+        let mut failed = io::Error::other("the host's name has no address");
+        for (index, address) in addresses.iter().enumerate() {
+            let connecting = TcpStream::connect(address);
+            let is_last = index + 1 == addresses.len();
+            let within = if is_last { Duration::MAX } else { EACH };
+            match timeout(within, connecting).await.unwrap_or_else(|_late| Err(io::ErrorKind::TimedOut.into())) {
+                Ok(stream) => return Ok(stream),
+                Err(error) => failed = error,
+            }
+        }
+        Err(failed)
     }
 }
 

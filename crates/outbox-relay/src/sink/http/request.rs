@@ -16,7 +16,7 @@ use bytes::Bytes;
 use http_body_util::Full;
 use hyper::{
     Request,
-    header::{CONTENT_TYPE, HOST, HeaderValue},
+    header::{CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderValue},
     http::request::Builder,
 };
 use outbox_core::TOPIC_HEADER;
@@ -87,6 +87,8 @@ pub(super) fn request(
     let body = message.contents.payload.as_deref().unwrap_or_default();
     let mut request = Request::post(path(place, &message.destination.target)?)
         .header(HOST, &place.host)
+        // hyper leaves it out of a request without a body, and some servers then answer 411.
+        .header(CONTENT_LENGTH, body.len())
         .header("webhook-id", &id)
         .header("webhook-timestamp", timestamp);
     if !keys.is_empty() {

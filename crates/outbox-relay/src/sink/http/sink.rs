@@ -2,17 +2,22 @@
 
 use std::{
     fmt::Display,
-    time::{Instant, SystemTime, UNIX_EPOCH},
+    sync::Arc,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use async_trait::async_trait;
-use futures_util::future::join_all;
-use hyper::StatusCode;
+use bytes::Bytes;
+use futures_util::{StreamExt as _, stream};
+use http_body_util::BodyExt as _;
+use hyper::{
+    StatusCode,
+    body::{Body as _, Incoming},
+};
 use parking_lot::Mutex;
 use tokio::{
-    sync::{Semaphore, SemaphorePermit},
     task::spawn_blocking,
-    time::timeout_at,
+    time::{timeout, timeout_at},
 };
 use url::Position;
 
@@ -23,18 +28,26 @@ use super::{
     secret,
 };
 use crate::{
+    driver_errors::FORBIDDEN,
     settings::Secret,
     sink::{KeyOrder, Outcome, Outgoing, PublishError, Receipt, Sink},
 };
+
+/// The time for which a connection is kept for the next request. Servers close theirs after five seconds or more, and a
+/// NAT forgets quiet ones: a request on such a connection may or may not arrive.
+const KEPT: Duration = Duration::from_secs(3);
+/// Most bytes of an answer's body that are read so that its connection can be used again, and the time for that.
+const BODY: usize = 64 * 1024;
+const BODY_WITHIN: Duration = Duration::from_secs(1);
+/// The time in which a kept connection must be ready.
+const READY_WITHIN: Duration = Duration::from_millis(100);
 
 /// Posts each message to a receiver. See the [module](super).
 pub struct Http {
     place: Place,
     connector: Connector,
     secret: Option<Secret>,
-    /// Permits for requests.
-    requests: Semaphore,
-    idle: Mutex<Vec<Connection>>,
+    idle: Arc<Idle>,
 }
 
 /// An unusable configuration of an HTTP sink. The URL is not repeated, because its path may be a secret.
@@ -69,8 +82,7 @@ impl Http {
             place: Place { host, path: url.path().to_owned() },
             connector: connector.map_err(|error| HttpConfigError::Authorities(name.to_owned(), error))?,
             secret: config.secret.clone(),
-            requests: Semaphore::new(config.connections.max(1)),
-            idle: Mutex::default(),
+            idle: Arc::new(Idle { most: config.connections.max(1), connections: Mutex::default() }),
         })
     }
 
@@ -84,15 +96,18 @@ impl Http {
     async fn deliver(&self, message: &Outgoing, keys: &[Vec<u8>], deadline: Instant) -> Outcome {
         let request = request(message, &self.place, keys, now())?;
         let connection = timeout_at(deadline.into(), self.connection()).await;
-        let (mut connection, _permit) =
-            connection.unwrap_or_else(|_elapsed| Err(unavailable("no connection in time")))?;
+        let mut connection = connection.unwrap_or_else(|_elapsed| Err(unavailable("no connection in time")))?;
         // Nothing of the message was sent before this call. After it the message may have arrived, unless hyper returns
         // the request.
         match timeout_at(deadline.into(), connection.try_send_request(request)).await {
             Ok(Ok(response)) => {
-                // hyper closes the connection if the answer has a body that has not arrived with its head.
-                self.idle.lock().push(connection);
-                answered(response.status(), message)
+                let (head, body) = response.into_parts();
+                if body.is_end_stream() {
+                    self.idle.put(connection);
+                } else {
+                    tokio::spawn(keep(Arc::clone(&self.idle), connection, body));
+                }
+                answered(head.status, message)
             }
             Ok(Err(error)) if error.message().is_some() => Err(unavailable(error.into_error())),
             Ok(Err(error)) => Err(PublishError::Unconfirmed(error.into_error().to_string())),
@@ -100,20 +115,53 @@ impl Http {
         }
     }
 
-    /// Returns an open connection, and the permit to use it.
-    async fn connection(&self) -> Result<(Connection, SemaphorePermit<'_>), PublishError> {
-        let permit = self.requests.acquire().await.map_err(unavailable)?;
-        while let Some(mut connection) = self.take_idle() {
-            // The receiver may have closed it while it was idle.
-            if connection.ready().await.is_ok() {
-                return Ok((connection, permit));
+    /// Returns an open connection, that of the last request first.
+    async fn connection(&self) -> Result<Connection, PublishError> {
+        while let Some(mut connection) = self.idle.take() {
+            // The receiver may have closed it, or answered before it read the request.
+            if timeout(READY_WITHIN, connection.ready()).await.is_ok_and(|ready| ready.is_ok()) {
+                return Ok(connection);
             }
         }
-        Ok((self.connector.connect().await.map_err(unavailable)?, permit))
+        self.connector.connect().await.map_err(unavailable)
+    }
+}
+
+/// Connections without a request, each since when.
+struct Idle {
+    most: usize,
+    connections: Mutex<Vec<(Connection, Instant)>>,
+}
+
+impl Idle {
+    fn take(&self) -> Option<Connection> {
+        let connections = &mut *self.connections.lock();
+        connections.retain(|(connection, since)| since.elapsed() < KEPT && !connection.is_closed());
+        connections.pop().map(|(connection, _)| connection)
     }
 
-    fn take_idle(&self) -> Option<Connection> {
-        self.idle.lock().pop()
+    fn put(&self, connection: Connection) {
+        let connections = &mut *self.connections.lock();
+        if connections.len() < self.most {
+            connections.push((connection, Instant::now()));
+        }
+    }
+}
+
+/// Reads the rest of an answer, and keeps its connection for the next request.
+async fn keep(idle: Arc<Idle>, connection: Connection, mut body: Incoming) {
+    let read = async {
+        let mut bytes = 0;
+        while let Some(frame) = body.frame().await {
+            bytes += frame.ok()?.data_ref().map_or(0, Bytes::len);
+            if bytes > BODY {
+                return None;
+            }
+        }
+        Some(())
+    };
+    if timeout(BODY_WITHIN, read).await.is_ok_and(|read| read.is_some()) {
+        idle.put(connection);
     }
 }
 
@@ -132,7 +180,8 @@ impl Sink for Http {
             Ok(keys) => keys,
             Err(error) => return vec![Err(error); batch.len()],
         };
-        join_all(batch.iter().map(|message| self.deliver(message, &keys, deadline))).await
+        let deliveries: Vec<_> = batch.iter().map(|message| self.deliver(message, &keys, deadline)).collect();
+        stream::iter(deliveries).buffered(self.idle.most).collect().await
     }
 
     async fn check(&self, deadline: Instant) -> Result<(), PublishError> {
@@ -143,7 +192,7 @@ impl Sink for Http {
     }
 
     async fn close(&self) {
-        self.idle.lock().clear();
+        self.idle.connections.lock().clear();
     }
 }
 
@@ -158,23 +207,26 @@ fn unavailable(error: impl Display) -> PublishError {
 
 /// Returns the outcome for an answer.
 fn answered(status: StatusCode, message: &Outgoing) -> Outcome {
-    // Not the URL, whose path may be a secret.
-    let said = format!("{}: {status}", message.destination.target);
+    let said = status.to_string();
     match status.as_u16() {
-        200..=299 => Ok(Receipt::new(&said)),
-        // The receiver did not take the message, for no fault of the message: it has moved, or wants fewer requests
-        // ("too early", "too many requests"). The sink backs off, and no attempt is spent.
-        300..=399 | 425 | 429 => Err(PublishError::Unavailable(said)),
+        // Not the URL, whose path may be a secret.
+        200..=299 => Ok(Receipt::new(&format!("{}: {said}", message.destination.target))),
+        // The receiver takes nothing now, for no fault of the message: it wants fewer requests ("too early", "too many
+        // requests"), or its proxy has nobody behind it. The sink backs off, and no attempt is spent. A proxy may say so
+        // of a request that has arrived: then the message comes twice, as after any doubt.
+        425 | 429 | 502 | 503 => Err(PublishError::Unavailable(said)),
         // Nothing takes messages at this path, or the relay may not post to it. Either may pass.
-        404 | 405 | 410 => Err(PublishError::Unroutable { reason: "unroutable", detail: said }),
-        401 | 403 => Err(PublishError::Unroutable { reason: "refused", detail: said }),
+        300..=399 | 404 | 405 | 410 => Err(PublishError::Unroutable { reason: "unroutable", detail: said }),
+        401 | 403 => {
+            let detail = format!("the relay {FORBIDDEN} here: {said}");
+            Err(PublishError::Unroutable { reason: "refused", detail })
+        }
         413 | 431 => Err(PublishError::Rejected { reason: "too_large", detail: said }),
         code @ 400..=499 if !matches!(code, 408 | 409) => {
             Err(PublishError::Rejected { reason: "refused", detail: said })
         }
-        // The receiver may have taken the message before it failed. 5xx includes 503: proxies send it when a connection
-        // breaks after the request. 408: a part of the request came too late. 409: an earlier attempt is still in
-        // progress.
+        // The receiver may have taken the message before it failed. 408: a part of the request came too late. 409: an
+        // earlier attempt is still in progress.
         _ => Err(PublishError::Unconfirmed(said)),
     }
 }

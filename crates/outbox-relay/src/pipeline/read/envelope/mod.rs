@@ -3,7 +3,7 @@
 //! Sinks know nothing of envelopes. They send content type, event type, headers and message id in the usual places. A
 //! tombstone stays a tombstone in every envelope.
 
-use std::{borrow::Cow, collections::HashSet};
+use std::borrow::Cow;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use outbox_core::{BoxError, SEQUENCE_HEADER};
@@ -160,8 +160,9 @@ fn debezium(message: &mut Outgoing) {
 
 /// Puts headers before those of the service. If two have the same name, the relay's stays.
 fn put(message: &mut Outgoing, mut headers: Vec<(String, String)>) {
-    let known: HashSet<&str> = headers.iter().map(|(name, _)| name.as_str()).collect();
-    message.contents.headers.retain(|(name, _)| !known.contains(name.as_str()));
+    // HTTP does not tell `A` from `a`.
+    let is_known = |name: &str| headers.iter().any(|(known, _)| known.eq_ignore_ascii_case(name));
+    message.contents.headers.retain(|(name, _)| !is_known(name));
     headers.append(&mut message.contents.headers);
     message.contents.headers = headers;
 }
