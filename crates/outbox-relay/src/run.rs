@@ -12,7 +12,7 @@ use outbox_core::{
     SchemaError, check_schema,
     sqlx::{self, Connection as _, MySqlConnection},
     store::{
-        claim::{lanes::settle_kind, lease, read},
+        claim::{lanes::take_for, lease, read},
         operate::controls,
         schema::counters,
         settle,
@@ -334,7 +334,7 @@ async fn look_at_database(context: &Context) -> Result<Option<String>, RunError>
 async fn take_lanes(context: &Context, connection: &mut MySqlConnection) -> Result<Option<String>, RunError> {
     let own: &[u16] = if context.role.shares_keys() { &[] } else { &context.config.relay.lanes };
     for lane in own {
-        match settle_kind(connection, *lane, context.role.name()).await {
+        match take_for(connection, *lane, context.role.name()).await {
             Ok(kind) if kind != context.role.name() => {
                 return Err(RunError::configuration(format!(
                     "lane {lane} belongs to relays, which have served it: give the worker another lane, or see docs/worker.md"

@@ -209,7 +209,7 @@ impl Search {
         let mut ready = Vec::new();
         for lane in found {
             // If the head of a lane cannot be made, the next look finds the lane again.
-            let settle = session.run("create_head", async |db| lanes::settle_kind(db, lane, context.role.name()).await);
+            let settle = session.run("create_head", async |db| lanes::take_for(db, lane, context.role.name()).await);
             ready.extend(settle.await.ok().map(|kind| (lane, kind)));
         }
         Ok((ready, longest))

@@ -104,7 +104,7 @@ impl Queues {
 
     /// Leaves the queues of a lane alone until the guard is dropped. Each part that is put back makes a look void, and
     /// one past many rows takes longer than such a part lasts.
-    pub(crate) fn rest(&self, lane: u16) -> QueueRest<'_> {
+    pub(crate) fn hold_still(&self, lane: u16) -> QueueRest<'_> {
         self.resting.lock().insert(lane);
         QueueRest { queues: self, lane }
     }
@@ -173,7 +173,7 @@ mod tests {
         queues.want((0, 7), Wanted { above: 9, rows: 128 });
         queues.want((1, 7), Wanted { above: 9, rows: 128 });
         queues.asked().await;
-        let rest = queues.rest(0);
+        let rest = queues.hold_still(0);
         assert_eq!(queues.take_wanted(2), [((1, 7), Wanted { above: 9, rows: 128 })]);
         drop(rest);
         queues.asked().await;

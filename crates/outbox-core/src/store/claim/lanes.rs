@@ -49,7 +49,7 @@ pub async fn create_head(conn: &mut MySqlConnection, lane: u16) -> Result<(), sq
 
 /// Returns the kind of processes that serve a lane, `relay` or `worker`: this one if there is none yet. Creates the
 /// head if it is missing, and locks it.
-pub async fn settle_kind(conn: &mut MySqlConnection, lane: u16, kind: &'static str) -> Result<String, sqlx::Error> {
+pub async fn take_for(conn: &mut MySqlConnection, lane: u16, kind: &'static str) -> Result<String, sqlx::Error> {
     let text = sql!(
         "INSERT IGNORE INTO outbox_head (lane, kind) VALUES ({lane}, '{kind}');
         UPDATE outbox_head SET kind = '{kind}' WHERE lane = {lane} AND kind IS NULL;

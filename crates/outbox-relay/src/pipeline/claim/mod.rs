@@ -180,7 +180,7 @@ impl Claimer {
         let pass = self.last_pass.fetch_add(1, Ordering::AcqRel) + 1;
         // A late row of such a key is below the start: a full look finds it.
         let without = if memory.full_look_at <= started { Vec::new() } else { memory.past.take() };
-        let rest = (!without.is_empty()).then(|| self.context.queues.rest(self.lane));
+        let still = (!without.is_empty()).then(|| self.context.queues.hold_still(self.lane));
         let looked = self.look(memory, &mut session, &room, &without).await;
         if !without.is_empty() {
             memory.past.took(started.elapsed());
@@ -211,7 +211,7 @@ impl Claimer {
         };
         self.context.stream.awaits(shown);
         // The claim is made: queues may be read on while the readers have no room for it.
-        drop(rest);
+        drop(still);
         self.count_late(&selection, start.id());
         made.0.iter().for_each(|tenure| self.context.leases.insert(tenure));
         crash::point("after_claim");

@@ -11,8 +11,8 @@ use super::*;
 use crate::{
     pipeline::{claim::Claimed, read::Ready, retry::Policy},
     settings::{AfterDead, OnRejected, RetryConfig},
-    sink::{Destination, Feed, Outgoing, Receipt, Sink},
-    state::{capacity::Capacity, leases::Tenure},
+    sink::{Destination, Feed, Outcome, Outgoing, PublishError, Receipt, Sink},
+    state::{capacity::Capacity, leases::Tenure, queues::Wanted},
 };
 
 /// Most messages of a batch that the sink confirms.

@@ -27,7 +27,8 @@ use crate::{
     state::{context::Context, crash, session::Session},
 };
 
-/// A claim that is settled, lost or abandoned.
+/// A claim that is settled, lost or abandoned. The publisher gives it to its chains: what blocks keys because of this
+/// claim ends with the passes that have begun by then.
 pub struct Settled {
     /// Its number and token.
     pub lease: ClaimLease,

@@ -9,7 +9,7 @@
 //! back in order.
 //!
 //! On the wire: key = message key, value = payload (null for a tombstone). Headers: `id` (the message id as UUID text),
-//! `type` and `content-type` if set, then the message's own in their order. The timestamp is the time of the enqueue by
+//! `type` and `content-type` if set, `outbox-topic`, then the message's own in their order. The timestamp is the time of the enqueue by
 //! the database's clock, or the relay's time if that is earlier.
 //!
 //! No batch waits for the messages of another one before it is handed over. A message that may not overtake one of
