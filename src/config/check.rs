@@ -74,8 +74,9 @@ impl SettingsReader {
             let path =
                 self.first_given(&["relay.lease", "relay.publish_deadline", "relay.settle_deadline", "relay.safety"]);
             self.add(path, format!(
-                "`relay.lease` ({:?}) is shorter than publish_deadline ({:?}) + settle_deadline ({:?}) + safety ({:?}) = {need:?}: \
-                 another relay could take over messages that are still on their way. Raise the lease or lower a deadline",
+                "`relay.lease` ({:?}) is shorter than publish_deadline ({:?}) + settle_deadline ({:?}) + safety ({:?}) \
+                 = {need:?}: another relay could take over messages that are still on their way. Raise the lease or \
+                 lower a deadline",
                 relay.lease, relay.publish_deadline, relay.settle_deadline, relay.safety
             ));
         }
@@ -84,7 +85,8 @@ impl SettingsReader {
             ("claim_bytes", "in_flight_bytes", relay.claim_bytes > relay.in_flight_bytes),
         ] {
             if too_much {
-                let (claim, in_flight) = (format!("relay.{claim}"), format!("relay.{in_flight}"));
+                let claim = format!("relay.{claim}");
+                let in_flight = format!("relay.{in_flight}");
                 let path = self.first_given(&[&in_flight, &claim]).to_owned();
                 self.add(&path, format!("`{in_flight}` is less than `{claim}`: raise it"));
             }
@@ -116,7 +118,8 @@ impl SettingsReader {
         match url::Url::parse(endpoint).ok().filter(|url| ["http", "https"].contains(&url.scheme())) {
             None => self.add(path, format!("`{path}` must be an address such as http://127.0.0.1:4318")),
             Some(url) if !url.username().is_empty() || url.password().is_some() => {
-                let text = "`tracing.otlp_endpoint` holds a user or password, which would be printed: put them into OTEL_EXPORTER_OTLP_HEADERS";
+                let text = "`tracing.otlp_endpoint` holds a user or password, which would be printed: put them into \
+                            OTEL_EXPORTER_OTLP_HEADERS";
                 self.add(path, text.to_owned());
             }
             Some(url) if url.query().is_some() || url.fragment().is_some() || url.path().ends_with("/v1/traces") => {
@@ -137,7 +140,8 @@ impl SettingsReader {
         }
         if !can_be_read {
             let text = format!(
-                "`canary.topic` is {topic:?}, and no route sends it to a Kafka topic or to an exchange of RabbitMQ: add one"
+                "`canary.topic` is {topic:?}, and no route sends it to a Kafka topic or to an exchange of RabbitMQ: \
+                 add one"
             );
             self.add("canary.topic", text);
         }
@@ -212,14 +216,16 @@ impl SettingsReader {
             }
         }
         if let Some(RetryConfig { base, max, .. }) = route.retry.filter(|retry| retry.base > retry.max) {
-            let (first, last) = (key!("routes.*.retry_base", number), key!("routes.*.retry_max", number));
+            let first = key!("routes.*.retry_base", number);
+            let last = key!("routes.*.retry_max", number);
             let path = self.first_given(&[&first, &last]).to_owned();
             self.add(
                 &path,
                 format!("`{first}` ({base:?}) is longer than `{last}` ({max:?}): lower it, or raise the other"),
             );
         }
-        let (source, envelope) = (key!("routes.*.source", number), key!("routes.*.envelope", number));
+        let source = key!("routes.*.source", number);
+        let envelope = key!("routes.*.envelope", number);
         let has_one = !matches!(self.text(&envelope), Some("raw" | "debezium"));
         if !has_one && self.settings.values.contains_key(&*source) {
             let text = format!("`{source}` is for the envelopes of CloudEvents: remove it, or set `{envelope}`");

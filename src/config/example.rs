@@ -11,8 +11,9 @@ use super::{
 #[must_use]
 pub fn example() -> String {
     let mut text = String::from(
-        "# The configuration of the relay. What is commented out shows the default, or an example where there is none.\n\
-         # Every key can also be given as a variable, RELAY__SECTION__KEY, and as a flag, --set section.key=value.\n",
+        "# The configuration of the relay. What is commented out shows the default, or an example where there is \
+         none.\n# Every key can also be given as a variable, RELAY__SECTION__KEY, and as a flag, --set \
+         section.key=value.\n",
     );
     for section in SECTIONS {
         match section.0 {

@@ -19,7 +19,8 @@ pub(super) fn is_section(path: &str) -> bool {
 }
 
 fn matches(pattern: &str, path: &str) -> bool {
-    let (names, parts) = (pattern.split('.').count(), path.split('.').count());
+    let names = pattern.split('.').count();
+    let parts = path.split('.').count();
     same_start(pattern, path) && (names == parts || pattern.ends_with(".*") && parts > names)
 }
 

@@ -122,8 +122,8 @@ impl Finding {
 
 /// The consequence of a destination that takes nothing.
 #[cfg(any(feature = "kafka", feature = "rabbitmq"))]
-const WAITS: &str = "Its messages wait for relay.unroutable_grace, or for relay.first_destination_grace if it has never taken one; then \
-                     some of them are dead.";
+const WAITS: &str = "Its messages wait for relay.unroutable_grace, or for relay.first_destination_grace if it has \
+                     never taken one; then some of them are dead.";
 
 /// The exchanges or topics of a sink, each with a routing key, which is empty on Kafka; `None` if it depends on a
 /// message.
@@ -223,7 +223,8 @@ fn destinations<'a>(config: &'a Config, topics: &[(String, Option<String>)]) -> 
     for (topic, event_type) in topics.iter().cloned().chain(of_routes) {
         let resolve = |key: &[u8], lane| routes.resolve(&topic, event_type.as_deref(), Some(key), lane);
         let (Ok(one), Ok(other)) = (resolve(b"\x01", 0), resolve(b"\x02", 1)) else { continue };
-        let (one, other) = (one.destination, other.destination);
+        let one = one.destination;
+        let other = other.destination;
         let known = |text: &String, same: &String| (text == same && !text.contains('\u{1}')).then(|| text.clone());
         let Some(target) = known(&one.target, &other.target) else { continue };
         if let Some((name, _)) = config.sinks.get_key_value(&one.sink) {
@@ -289,12 +290,11 @@ mod tests {
 
     #[test]
     fn destinations_are_those_of_routes_and_of_messages() {
-        let file = "[database]\nurl = \"mysql://relay@127.0.0.1/shop\"\n\
-            [sinks.a]\ntype = \"kafka\"\nbrokers = \"127.0.0.1:1\"\n[sinks.b]\ntype = \"kafka\"\nbrokers = \"127.0.0.1:1\"\n\
-            [[routes]]\ntopics = \"fixed\"\nsink = \"a\"\ntopic = \"{topic}\"\n\
-            [[routes]]\ntopics = \"mail.*\"\nsink = \"b\"\ntopic = \"mail\"\n\
-            [[routes]]\ntopics = \"laned.*\"\nsink = \"b\"\ntopic = \"l-{lane}\"\n\
-            [[routes]]\ntopics = \"*\"\nsink = \"a\"\ntopic = \"x.{topic}\"\n";
+        let file = "[database]\nurl = \"mysql://relay@127.0.0.1/shop\"\n[sinks.a]\ntype = \"kafka\"\nbrokers \
+                    = \"127.0.0.1:1\"\n[sinks.b]\ntype = \"kafka\"\nbrokers = \"127.0.0.1:1\"\n[[routes]]\ntopics \
+                    = \"fixed\"\nsink = \"a\"\ntopic = \"{topic}\"\n[[routes]]\ntopics = \"mail.*\"\nsink \
+                    = \"b\"\ntopic = \"mail\"\n[[routes]]\ntopics = \"laned.*\"\nsink = \"b\"\ntopic \
+                    = \"l-{lane}\"\n[[routes]]\ntopics = \"*\"\nsink = \"a\"\ntopic = \"x.{topic}\"\n";
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("relay.toml");
         std::fs::write(&path, file).unwrap();

@@ -249,10 +249,9 @@ fn wrong_types_and_numbers_without_unit_are_refused() {
 fn a_lease_shorter_than_its_deadlines_is_refused_with_the_numbers() {
     assert_eq!(
         problems_with("[relay]\nlease = \"15s\"\n"),
-        [
-            "DIR/relay.toml:10:1: `relay.lease` (15s) is shorter than publish_deadline (10s) + settle_deadline (5s) + safety (5s) = 20s: \
-          another relay could take over messages that are still on their way. Raise the lease or lower a deadline"
-        ]
+        ["DIR/relay.toml:10:1: `relay.lease` (15s) is shorter than publish_deadline (10s) + settle_deadline (5s) + \
+             safety (5s) = 20s: another relay could take over messages that are still on their way. Raise the lease or \
+             lower a deadline"]
     );
     assert_eq!(
         problems_with("[retry]\nbase = \"10m\"\n"),
@@ -304,8 +303,10 @@ fn what_is_missing_is_named_with_an_example() {
     assert_eq!(
         Case::new("").problems(),
         [
-            "DIR/relay.toml: `database.url` is missing: give one, such as url = \"mysql://outbox_relay@db.example:3306/shop\"",
-            "DIR/relay.toml: there is no sink: add a section [sinks.main] with a type (kafka, rabbitmq, http, stdout, null)",
+            "DIR/relay.toml: `database.url` is missing: give one, such as url \
+             = \"mysql://outbox_relay@db.example:3306/shop\"",
+            "DIR/relay.toml: there is no sink: add a section [sinks.main] with a type (kafka, rabbitmq, http, stdout, \
+             null)",
             "DIR/relay.toml: there is no route: add [[routes]] with topics = \"*\" and the name of a sink",
         ]
     );
@@ -314,8 +315,10 @@ fn what_is_missing_is_named_with_an_example() {
             "[sinks.x]\n[sinks.k]\ntype = \"kafka\"\n[sinks.r]\ntype = \"rabbitmq\"\n[[routes]]\nsink = \"r\"\n"
         ),
         [
-            "DIR/relay.toml:10:8: `sinks.k.brokers` is missing: give one, such as brokers = \"kafka-1:9093,kafka-2:9093\"",
-            "DIR/relay.toml:12:8: `sinks.r.url` is missing: give one, such as url = \"amqps://relay@rabbit.example:5671/%2f\"",
+            "DIR/relay.toml:10:8: `sinks.k.brokers` is missing: give one, such as brokers \
+             = \"kafka-1:9093,kafka-2:9093\"",
+            "DIR/relay.toml:12:8: `sinks.r.url` is missing: give one, such as url \
+             = \"amqps://relay@rabbit.example:5671/%2f\"",
             "DIR/relay.toml:9:8: `sinks.x.type` is missing: give one, such as type = \"kafka\"",
             "DIR/relay.toml:14:1: `routes.1.topics` is missing: give one, such as topics = \"*\"",
             "DIR/relay.toml:14:1: `routes.1.exchange` is missing: give one, such as exchange = \"amq.topic\"",
@@ -342,8 +345,10 @@ fn a_route_leads_to_a_sink_that_exists_with_keys_of_its_type() {
     assert_eq!(
         problems_with("[sinks.Main]\ntype = \"null\"\n[sinks.database]\ntype = \"null\"\n"),
         [
-            "DIR/relay.toml:9:8: the sink cannot be called `Main`: use lowercase letters, digits and `_`, and not `database`",
-            "DIR/relay.toml:11:8: the sink cannot be called `database`: use lowercase letters, digits and `_`, and not `database`",
+            "DIR/relay.toml:9:8: the sink cannot be called `Main`: use lowercase letters, digits and `_`, and not \
+             `database`",
+            "DIR/relay.toml:11:8: the sink cannot be called `database`: use lowercase letters, digits and `_`, and not \
+             `database`",
         ]
     );
 }
@@ -356,8 +361,10 @@ fn properties_that_weaken_acks_or_idempotence_are_refused() {
             "{KAFKA}[sinks.k.properties]\n\"acks\" = 1\nenable.idempotence = false\n\"linger.ms\" = 5\n"
         )),
         [
-            "DIR/relay.toml:13:1: `sinks.k.properties`: remove `acks`: a message counts as sent only when all in-sync replicas have it",
-            "DIR/relay.toml:14:8: `sinks.k.properties`: remove `enable.idempotence`: without it a retried request reorders a key",
+            "DIR/relay.toml:13:1: `sinks.k.properties`: remove `acks`: a message counts as sent only when all in-sync \
+             replicas have it",
+            "DIR/relay.toml:14:8: `sinks.k.properties`: remove `enable.idempotence`: without it a retried request \
+             reorders a key",
         ]
     );
 }

@@ -20,12 +20,14 @@ fn the_source_of_events_is_a_uri_reference() {
         assert_eq!(config.routes[0].source, source);
     }
     for source in ["", " ", "/a b", "/ä", "/%zz", "/%c", "1:a", ":", "{topic}:a", "/a#b#c", "/[x]", "\\a", "/a}"] {
-        let expected = "flag --set routes.0.source: `routes.0.source` is not a URI reference: give one, such as \"https://shop.example/{topic}\"";
+        let expected = "flag --set routes.0.source: `routes.0.source` is not a URI reference: give one, such \
+                        as \"https://shop.example/{topic}\"";
         let case = Case::new(GOOD).set("routes.0.envelope", "cloudevents-binary");
         assert_eq!(case.set("routes.0.source", source).problems(), [expected], "{source}");
     }
     for envelope in ["raw", "debezium"] {
-        let expected = "flag --set routes.0.source: `routes.0.source` is for the envelopes of CloudEvents: remove it, or set `routes.0.envelope`";
+        let expected = "flag --set routes.0.source: `routes.0.source` is for the envelopes of CloudEvents: remove it, \
+                        or set `routes.0.envelope`";
         let case = Case::new(GOOD).set("routes.0.envelope", envelope);
         assert_eq!(case.set("routes.0.source", "/shop").problems(), [expected], "{envelope}");
     }
@@ -35,9 +37,8 @@ fn the_source_of_events_is_a_uri_reference() {
     );
     assert_eq!(
         Case::new(GOOD).set("routes.0.envelope", "avro").problems(),
-        [
-            "flag --set routes.0.envelope: `routes.0.envelope` must be \"raw\" or \"cloudevents-binary\" or \"cloudevents-json\" or \"debezium\", not \"avro\""
-        ]
+        ["flag --set routes.0.envelope: `routes.0.envelope` must be \"raw\" or \"cloudevents-binary\" \
+             or \"cloudevents-json\" or \"debezium\", not \"avro\""]
     );
 }
 
@@ -58,13 +59,15 @@ fn an_envelope_names_attributes_as_the_broker_of_its_route_does() {
 fn the_canary_needs_a_route_to_where_it_can_be_read() {
     let rabbit = |exchange: &str| {
         format!(
-            "{RABBIT}url = \"amqp://u@localhost\"\n[[routes]]\ntopics = \"c\"\nsink = \"r\"\nexchange = \"{exchange}\"\n"
+            "{RABBIT}url = \"amqp://u@localhost\"\n[[routes]]\ntopics = \"c\"\nsink = \"r\"\nexchange \
+             = \"{exchange}\"\n"
         )
     };
     let [named, unnamed] =
         ["canaries", ""].map(|exchange| GOOD.replace("[[routes]]", &format!("{}[[routes]]", rabbit(exchange))));
     let kafka = GOOD.replace("\"stdout\"", "\"kafka\"\nbrokers = \"localhost:9092\"");
-    let missing = "flag --set canary.topic: `canary.topic` is \"c\", and no route sends it to a Kafka topic or to an exchange of RabbitMQ: add one";
+    let missing = "flag --set canary.topic: `canary.topic` is \"c\", and no route sends it to a Kafka topic or to an \
+                   exchange of RabbitMQ: add one";
     let case = |text: &str| Case::new(text).set("canary.topic", "c");
     assert_eq!([&named, &kafka].map(|text| case(text).load().config.canary.topic.is_some()), [true; 2]);
     assert_eq!([&unnamed, GOOD].map(|text| case(text).problems()), [[missing]; 2]);

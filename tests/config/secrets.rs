@@ -9,11 +9,13 @@ use super::{Case, GOOD, HTTP, KAFKA, RABBIT, problems_with};
 
 #[test]
 fn another_machine_is_reached_by_tls_unless_the_configuration_says_otherwise() {
-    let remote = "[sinks.k]\ntype = \"kafka\"\nbrokers = \"localhost:9092,kafka:9092\"\n[sinks.r]\ntype = \"rabbitmq\"\nurl = \"amqp://u:hunter2@rabbit/%2f\"\n";
+    let remote = "[sinks.k]\ntype = \"kafka\"\nbrokers = \"localhost:9092,kafka:9092\"\n[sinks.r]\ntype \
+                  = \"rabbitmq\"\nurl = \"amqp://u:hunter2@rabbit/%2f\"\n";
     assert_eq!(
         problems_with(remote),
         [
-            "DIR/relay.toml:11:1: `sinks.k.brokers` would be reached without TLS: set \"security.protocol\" to \"ssl\" or \"sasl_ssl\" in sinks.k.properties, or plaintext = true",
+            "DIR/relay.toml:11:1: `sinks.k.brokers` would be reached without TLS: set \"security.protocol\" to \"ssl\" \
+             or \"sasl_ssl\" in sinks.k.properties, or plaintext = true",
             "DIR/relay.toml:14:1: `sinks.r.url` would be reached without TLS: use amqps://, or set plaintext = true",
         ]
     );
@@ -77,9 +79,8 @@ fn a_secret_comes_from_one_place_and_a_file_that_others_can_read_is_warned_of() 
         .variable("RELAY__DATABASE__PASSWORD", "hunter3");
     assert_eq!(
         twice.problems(),
-        [
-            "variable RELAY__DATABASE__URL: `database.url` holds a password, and one is given apart: remove one of the two"
-        ]
+        ["variable RELAY__DATABASE__URL: `database.url` holds a password, and one is given apart: remove one of the \
+             two"]
     );
 }
 
@@ -174,7 +175,8 @@ fn the_files_of_a_rabbitmq_sink_are_looked_into() {
     let case = Case::new(&format!(
         "{GOOD}{RABBIT}url = \"amqps://u@rabbit\"\nca_file = \"/nowhere/ca.pem\"\nkey_file = \"/nowhere/key.pem\"\n"
     ));
-    let missing = "the file \"/nowhere/ca.pem\" cannot be read (No such file or directory (os error 2)): correct the path or its permissions";
+    let missing = "the file \"/nowhere/ca.pem\" cannot be read (No such file or directory (os error 2)): correct the \
+                   path or its permissions";
     assert_eq!(
         case.problems(),
         [
@@ -188,19 +190,20 @@ fn the_files_of_a_rabbitmq_sink_are_looked_into() {
 fn the_management_api_is_asked_by_tls_with_a_secret_of_its_own() {
     let rabbit = |keys: &str| Case::new(&format!("{GOOD}{RABBIT}url = \"amqp://u:hunter2@localhost\"\n{keys}"));
     let plain = rabbit("management_url = \"http://u:hunter2@rabbit:15672\"\n");
-    let problem = "DIR/relay.toml:12:1: `sinks.r.management_url` would be reached without TLS: use https://, or set plaintext = true";
+    let problem = "DIR/relay.toml:12:1: `sinks.r.management_url` would be reached without TLS: use https://, or set \
+                   plaintext = true";
     assert_eq!(plain.problems(), [problem]);
     plain.set("sinks.r.plaintext", "true").load();
     let twice = rabbit("management_url = \"https://u:hunter2@rabbit:15671\"\nmanagement_password = \"hunter3\"\n");
     assert_eq!(
         twice.problems(),
-        [
-            "DIR/relay.toml:12:1: `sinks.r.management_url` holds a password, and one is given apart: remove one of the two"
-        ]
+        ["DIR/relay.toml:12:1: `sinks.r.management_url` holds a password, and one is given apart: remove one of the \
+             two"]
     );
     for keys in ["", "management_url = \"https://rabbit:15671\"\n"] {
         let problems = rabbit(&format!("management_password = \"hunter3\"\n{keys}")).problems();
-        let problem = "DIR/relay.toml:12:1: `sinks.r.management_password` needs a user in `sinks.r.management_url`: add it, or remove the password";
+        let problem = "DIR/relay.toml:12:1: `sinks.r.management_password` needs a user in `sinks.r.management_url`: \
+                       add it, or remove the password";
         assert_eq!(problems, [problem], "{keys}");
     }
     let case = rabbit("management_url = \"https://u:hunter2@rabbit:15671\"\n");
@@ -224,7 +227,8 @@ fn the_url_and_the_secret_of_an_http_sink_have_their_form_and_are_not_repeated()
     assert_eq!(plain.problems(), [problem]);
     plain.set("sinks.h.plaintext", "true").load();
     for secret in ["hunter2", "whsec_aHVudGVyMg=="] {
-        let problem = "DIR/relay.toml:12:1: `sinks.h.secret` must be `whsec_` and 24 to 64 bytes in base64; several are separated by spaces";
+        let problem = "DIR/relay.toml:12:1: `sinks.h.secret` must be `whsec_` and 24 to 64 bytes in base64; several \
+                       are separated by spaces";
         assert_eq!(http(&format!("url = \"https://h\"\nsecret = \"{secret}\"\n")).problems(), [problem]);
     }
     let file = "DIR/relay.toml:12:1: `sinks.h.ca_file` is for https:// alone: use that, or remove it";
@@ -275,9 +279,8 @@ fn a_property_that_loads_code_is_refused() {
 fn flags_take_no_secret() {
     assert_eq!(
         Case::new(GOOD).set("database.password", "hunter2").problems(),
-        [
-            "flag --set database.password: arguments can be read by every user of this machine: set RELAY__DATABASE__PASSWORD or RELAY__DATABASE__PASSWORD_FILE instead"
-        ]
+        ["flag --set database.password: arguments can be read by every user of this machine: set \
+             RELAY__DATABASE__PASSWORD or RELAY__DATABASE__PASSWORD_FILE instead"]
     );
 }
 
@@ -293,8 +296,11 @@ fn a_property_of_librdkafka_can_be_read_from_a_file() {
 
 #[test]
 fn no_secret_is_printed() {
-    let case = Case::new(&format!("{GOOD}{KAFKA}[sinks.k.properties]\n\"sasl.password\" = \"hunter2\"\n{RABBIT}url = \"amqp://u:hunter2@localhost/%2f\"\n"))
-        .variable("RELAY__DATABASE__URL", "mysql://relay:hunter2@localhost/shop");
+    let case = Case::new(&format!(
+        "{GOOD}{KAFKA}[sinks.k.properties]\n\"sasl.password\" = \"hunter2\"\n{RABBIT}url \
+                                   = \"amqp://u:hunter2@localhost/%2f\"\n"
+    ))
+    .variable("RELAY__DATABASE__URL", "mysql://relay:hunter2@localhost/shop");
     let loaded = case.load();
     assert!(!format!("{loaded:?}").contains("hunter2"));
     let url = loaded.values.iter().find(|value| value.key == "database.url").unwrap();

@@ -59,7 +59,8 @@ impl Certificates {
 
     /// Writes the certificate of the trusted authority, and a server's with its key and its authority.
     fn show(&self, shown: Shown) -> Result<()> {
-        let (trusted, stranger) = (authority("trusted")?, authority("stranger")?);
+        let trusted = authority("trusted")?;
+        let stranger = authority("stranger")?;
         let host = if matches!(shown, Shown::OfAnotherHost) { "elsewhere.example" } else { "127.0.0.1" };
         let mut params = CertificateParams::new([host.to_owned()])?;
         params.distinguished_name.push(DnType::CommonName, host);
@@ -70,7 +71,8 @@ impl Certificates {
         fs::write(self.path("issuer.pem"), issuer)?;
         fs::write(self.path("server.pem"), params.signed_by(&key, signer)?.pem())?;
         fs::write(self.path("key.pem"), key.serialize_pem())?;
-        let (own, mut params) = (KeyPair::generate()?, CertificateParams::default());
+        let own = KeyPair::generate()?;
+        let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, "relay");
         fs::write(self.path("client.pem"), params.signed_by(&own, &trusted.1)?.pem())?;
         fs::write(self.path("client.key"), own.serialize_pem())?;
@@ -118,7 +120,8 @@ async fn terminate(shown: watch::Receiver<TlsAcceptor>, port: u16, server: Strin
     let address = listener.local_addr()?.to_string();
     tokio::spawn(async move {
         while let Ok((client, _)) = listener.accept().await {
-            let (acceptor, server) = (shown.borrow().clone(), server.clone());
+            let acceptor = shown.borrow().clone();
+            let server = server.clone();
             tokio::spawn(async move {
                 let mut client = acceptor.accept(client).await?;
                 copy_bidirectional(&mut client, &mut TcpStream::connect(server).await?).await
@@ -194,8 +197,8 @@ async fn rabbitmq_shows_its_certificate() -> Result<()> {
     }
     fs::write(certificates.path("ca.pem"), "no certificate")?;
     let unknown = check::rabbitmq(&url, Some(&certificates.path("ca.pem")))?;
-    let expected = "unavailable: no authority is known: set `ca_file` of the sink, install the system's certificates, or name a file with some in \
-                    SSL_CERT_FILE (IO error: Could not load any valid native certificates)";
+    let expected = "unavailable: no authority is known: set `ca_file` of the sink, install the system's certificates, \
+                    or name a file with some in SSL_CERT_FILE (IO error: Could not load any valid native certificates)";
     assert_eq!(unknown.detail, expected);
     Ok(())
 }

@@ -41,7 +41,8 @@ const LANE: u16 = 0;
 async fn rows_read(db: &mut MySqlConnection) -> Result<u64> {
     let before: u64 =
         sqlx::query_scalar("SELECT CAST(COALESCE(@rows_read, 0) AS UNSIGNED)").fetch_one(&mut *db).await?;
-    let (now, again) = (rows_ever_read(db).await?, rows_ever_read(db).await?);
+    let now = rows_ever_read(db).await?;
+    let again = rows_ever_read(db).await?;
     // A look at the counts reads rows itself.
     let after = again + (again - now);
     sqlx::query("SET @rows_read = ?").bind(after).execute(db).await?;
@@ -180,8 +181,10 @@ async fn a_part_of_a_replay_reads_its_own_receipts_and_messages(flavor: Flavor) 
     let db = &mut database.plain().await?;
     session::prepare(db).await?;
     fill(db).await?;
-    let receipts = "INSERT INTO outbox_sent (claim_id, lease_token, lane, owner, claimed_at, sent_at, message_ids, receipts) \
-                    SELECT id, 1, 0, 'x', UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), CONCAT('[', id, ']'), '[]' FROM outbox_messages; \
+    let receipts = "INSERT INTO outbox_sent (claim_id, lease_token, lane, owner, claimed_at, sent_at, message_ids, \
+                    receipts) \
+                    SELECT id, 1, 0, 'x', UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), CONCAT('[', id, ']'), '[]' \
+                    FROM outbox_messages; \
                     DELETE FROM outbox_pending WHERE id MOD 2 = 0; ANALYZE TABLE outbox_sent, outbox_pending";
     sqlx::raw_sql(receipts).execute(&mut *db).await?;
     rows_read(db).await?;
@@ -205,11 +208,13 @@ async fn a_dry_run_of_the_purge_reads_its_budget(flavor: Flavor) -> Result<()> {
     let db = &mut database.plain().await?;
     session::prepare(db).await?;
     fill(db).await?;
-    let old = "INSERT INTO outbox_sent (claim_id, lease_token, lane, owner, claimed_at, sent_at, message_ids, receipts) \
+    let old = "INSERT INTO outbox_sent (claim_id, lease_token, lane, owner, claimed_at, sent_at, message_ids, \
+               receipts) \
                SELECT id, 1, 0, 'x', '2020-01-01', '2020-01-01', CONCAT('[', id, ']'), '[]' FROM outbox_pending; \
                INSERT INTO outbox_dead (lane, id, key_hash, bytes, attempts, died_at, reason, owner) \
                SELECT lane, id, 0, 0, 1, '2020-01-01', 'x', 'x' FROM outbox_delayed; \
-               INSERT INTO inbox_processed (consumer, message_id, processed_at) SELECT 'x', message_id, '2020-01-01' FROM outbox_messages; \
+               INSERT INTO inbox_processed (consumer, message_id, processed_at) SELECT 'x', message_id, '2020-01-01' \
+               FROM outbox_messages; \
                DELETE FROM outbox_pending WHERE id MOD 2 = 0; \
                ANALYZE TABLE outbox_sent, outbox_dead, outbox_pending, inbox_processed";
     sqlx::raw_sql(old).execute(&mut *db).await?;
@@ -264,7 +269,8 @@ async fn the_hot_statements_read_only_their_rows(flavor: Flavor) -> Result<()> {
     at_most(db, "due", 20).await?;
     ensure!(promote::promote(db, LANE, &[*last]).await? == 1);
     at_most(db, "promote", 20).await?;
-    let many = "INSERT INTO outbox_delayed (lane, id, key_hash, bytes, due_at, reason) SELECT 9 - id % 3, id + 1000000, 0, 1, \
+    let many = "INSERT INTO outbox_delayed (lane, id, key_hash, bytes, due_at, reason) \
+                SELECT 9 - id % 3, id + 1000000, 0, 1, \
                 '2020-01-01', 'parked' FROM outbox_messages";
     sqlx::raw_sql(many).execute(&mut *db).await?;
     rows_read(db).await?;
@@ -359,7 +365,8 @@ async fn claim_these(db: &mut MySqlConnection, ids: &[u64]) -> Result<ClaimLease
 async fn deleted_rows_that_a_snapshot_keeps_are_not_read(flavor: Flavor) -> Result<()> {
     const KEPT: u64 = 400_000;
     let database = Database::create(flavor).await?;
-    let (mut reader, mut service) = (database.plain().await?, database.plain().await?);
+    let mut reader = database.plain().await?;
+    let mut service = database.plain().await?;
     sqlx::raw_sql("START TRANSACTION WITH CONSISTENT SNAPSHOT").execute(&mut reader).await?;
     for chunk in (1..=KEPT).collect::<Vec<_>>().chunks(100_000) {
         insert_pending(&database, chunk).await?;

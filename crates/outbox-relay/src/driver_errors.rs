@@ -81,7 +81,8 @@ fn of_database(error: &sqlx::Error) -> (Option<&'static str>, String) {
 fn of_number(number: u16) -> Option<&'static str> {
     Some(match number {
         1045 | 1698 => {
-            "user or password is wrong, or the account demands TLS and this connection has none: correct `database.url` or \
+            "user or password is wrong, \
+             or the account demands TLS and this connection has none: correct `database.url` or \
              `database.password`, and look at SHOW CREATE USER"
         }
         1044 => "the account may not use this database: correct its name in `database.url`, or run deploy/grants",
@@ -103,12 +104,13 @@ fn of_number(number: u16) -> Option<&'static str> {
             "the server is in offline mode: when its maintenance is over, SET GLOBAL offline_mode = OFF"
         }
         1064 => {
-            "what answers does not know the relay's statements: a proxy that takes only one statement in a text, or a server before \
-             MySQL 8.0.13 or MariaDB 10.6: allow multi-statements in the proxy, or let `database.url` name a server"
+            "what answers does not know the relay's statements: a proxy that takes only one statement in a text, or a \
+             server before MySQL 8.0.13 or MariaDB 10.6: allow multi-statements in the proxy, or let `database.url` \
+             name a server"
         }
         1461 => {
-            "the server has no prepared statement left: look for a client that does not close its own (performance_schema.\
-             prepared_statements_instances), or SET GLOBAL max_prepared_stmt_count to more"
+            "the server has no prepared statement left: look for a client that does not close its own \
+             (performance_schema.prepared_statements_instances), or SET GLOBAL max_prepared_stmt_count to more"
         }
         1665 => "the server logs statements, and rows are needed at READ COMMITTED: SET GLOBAL binlog_format = ROW",
         3159 => "the server demands TLS (require_secure_transport): remove ssl-mode from `database.url`",
@@ -119,7 +121,8 @@ fn of_number(number: u16) -> Option<&'static str> {
 const DATABASE: &[(&str, &str)] = &[
     (
         "unknown authentication plugin",
-        "the driver does not know the account's authentication plugin: ALTER USER … IDENTIFIED WITH caching_sha2_password, or on \
+        "the driver does not know the account's authentication plugin: ALTER USER … IDENTIFIED WITH \
+         caching_sha2_password, or on \
          MariaDB IDENTIFIED VIA mysql_native_password USING PASSWORD('…')",
     ),
     (
@@ -129,17 +132,18 @@ const DATABASE: &[(&str, &str)] = &[
     ),
     (
         "server does not support TLS",
-        "the server has no TLS: give it a certificate, or set ssl-mode=disabled in `database.url` and database.plaintext = true \
-         where the network is trusted",
+        "the server has no TLS: give it a certificate, or set ssl-mode=disabled in `database.url` and \
+         database.plaintext = true where the network is trusted",
     ),
     (
         "UnknownIssuer",
-        "the server's certificate is of an authority that is not trusted here: name the authority's file in `database.url`, \
-         ssl-ca=/path",
+        "the server's certificate is of an authority that is not trusted here: name the authority's file in \
+         `database.url`, ssl-ca=/path",
     ),
     (
         "not valid for name",
-        "the server's certificate is for another name: use that name in `database.url`, or give the server one for this name",
+        "the server's certificate is for another name: use that name in `database.url`, or give the server one for \
+         this name",
     ),
     ("certificate expired", "the server's certificate has expired: renew it"),
     (
@@ -164,7 +168,8 @@ fn is_foreign(words: &str) -> bool {
 const KAFKA: &[(&str, &str)] = &[
     (
         "Invalid response size",
-        "what answers there does not speak Kafka's protocol: correct `brokers`, or \"security.protocol\" where it expects TLS",
+        "what answers there does not speak Kafka's protocol: correct `brokers`, or \"security.protocol\" where it \
+         expects TLS",
     ),
     (
         "SASL authentication error",
@@ -184,8 +189,8 @@ const KAFKA: &[(&str, &str)] = &[
     ),
     (
         "certificate verify failed",
-        "the broker's certificate is not trusted, expired or for another name: name its authority in \"ssl.ca.location\", and the \
-         broker as in its certificate",
+        "the broker's certificate is not trusted, expired or for another name: name its authority \
+         in \"ssl.ca.location\", and the broker as in its certificate",
     ),
     (
         "connecting to a PLAINTEXT broker listener",
@@ -224,17 +229,18 @@ const RABBITMQ: &[(&str, &str)] = &[
     ),
     (
         "write access to",
-        "the relay may not write to this exchange: give its user the right (`rabbitmqctl set_permissions`; amq.default is the default \
-         exchange)",
+        "the relay may not write to this exchange: give its user the right (`rabbitmqctl set_permissions`; amq.default \
+         is the default exchange)",
     ),
     (
         "internal exchange",
-        "the exchange is internal and takes no messages of clients: correct the route, or declare it again, not internal",
+        "the exchange is internal and takes no messages of clients: correct the route, or declare it again, not \
+         internal",
     ),
     (
         "number of channels opened",
-        "the broker has no channel left for this user or node: raise its limit (`rabbitmqctl set_user_limits`, max-channels), or \
-         close others",
+        "the broker has no channel left for this user or node: raise its limit (`rabbitmqctl set_user_limits`, \
+         max-channels), or close others",
     ),
     (
         "connection limit",
@@ -242,7 +248,8 @@ const RABBITMQ: &[(&str, &str)] = &[
     ),
     (
         "vhost",
-        "there is no such virtual host, or the user may not use it: correct it in `url`, or `rabbitmqctl set_permissions`",
+        "there is no such virtual host, or the user may not use it: correct it in `url`, or `rabbitmqctl \
+         set_permissions`",
     ),
     (
         "InvalidContentType",
@@ -250,8 +257,8 @@ const RABBITMQ: &[(&str, &str)] = &[
     ),
     (
         "native certificates",
-        "no authority is known: set `ca_file` of the sink, install the system's certificates, or name a file with some in \
-         SSL_CERT_FILE",
+        "no authority is known: set `ca_file` of the sink, install the system's certificates, or name a file with some \
+         in SSL_CERT_FILE",
     ),
     (
         "UnknownIssuer",
@@ -280,7 +287,8 @@ const MANAGEMENT: &[(&str, &str)] = &[
     ),
     (
         "UnknownIssuer",
-        "the certificate of the management API is of an authority that is not trusted here: name its file in `ca_file` of the sink",
+        "the certificate of the management API is of an authority that is not trusted here: name its file in `ca_file` \
+         of the sink",
     ),
     (
         "not valid for name",

@@ -19,8 +19,10 @@ use crate::{
 };
 
 fn route(topics: &str, template: &str) -> Route {
-    let (topics, template) = (topics.to_owned(), template.to_owned());
-    let (on_rejected, after_dead) = (OnRejected::Dead, AfterDead::Skip);
+    let topics = topics.to_owned();
+    let template = template.to_owned();
+    let on_rejected = OnRejected::Dead;
+    let after_dead = AfterDead::Skip;
     Route {
         topics,
         sink: String::new(),
@@ -163,7 +165,8 @@ proptest! {
         ] {
             let mut wrapped = message.clone();
             if let Err(problem) = envelope::wrap(&mut wrapped, envelope, &source) {
-                let known = ["the event type has a character", "the payload is not the JSON that its content type says"];
+                let known = ["the event type has a character", "the payload is not the JSON that its content type \
+                                                                says"];
                 prop_assert!(known.iter().any(|known| problem.starts_with(known)), "{problem}");
                 prop_assert!(!matches!(envelope, Envelope::Raw | Envelope::Debezium), "{problem}");
                 continue;

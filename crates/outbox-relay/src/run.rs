@@ -92,7 +92,8 @@ impl Relay {
         if let Some(route) = config.routes.iter().find(|route| !sinks.contains_key(&route.sink)) {
             let names: BTreeSet<_> = sinks.keys().map(String::as_str).collect();
             let names = Vec::from_iter(names).join(", ");
-            let (topics, sink) = (&route.topics, &route.sink);
+            let topics = &route.topics;
+            let sink = &route.sink;
             let problem =
                 format!("a route for `{topics}` names the sink `{sink}`, which the relay lacks: it has {names}");
             return Err(RunError::configuration(problem));
@@ -263,7 +264,8 @@ async fn stop(context: &Context, pipeline: &mut JoinSet<Result<(), RunError>>) -
         ended = ended => ended,
         () = hurry => Ok(()),
         () = tokio::time::sleep(relay.stop_deadline) => {
-            tracing::warn!("the stop deadline passed with messages in flight: their claims are to be released, and they are sent again");
+            tracing::warn!("the stop deadline passed with messages in flight: their claims are to be released, and \
+                            they are sent again");
             Ok(())
         }
     }
@@ -337,7 +339,8 @@ async fn take_lanes(context: &Context, connection: &mut MySqlConnection) -> Resu
         match take_for(connection, *lane, context.role.name()).await {
             Ok(kind) if kind != context.role.name() => {
                 return Err(RunError::configuration(format!(
-                    "lane {lane} belongs to relays, which have served it: give the worker another lane, or see docs/worker.md"
+                    "lane {lane} belongs to relays, which have served it: give the worker another lane, or see \
+                     docs/worker.md"
                 )));
             }
             Ok(_) => {}

@@ -187,7 +187,8 @@ async fn passed(work: impl Future<Output = Result<()>>) -> Result<String> {
 
 /// Runs the tests of these `cargo test` calls and counts them. An ignored test is a test that does not run.
 async fn tests(fleet: &mut Fleet, calls: &[Vec<String>]) -> Result<String> {
-    let (mut counts, mut failed) = (Counts::default(), None);
+    let mut counts = Counts::default();
+    let mut failed = None;
     for args in calls {
         let status = cargo_test(fleet, args, &mut counts).await?;
         failed = failed.or((!status.success()).then_some(status));

@@ -108,7 +108,8 @@ impl Operation for PauseCommand {
     }
 
     async fn answer(&self, db: &mut MySqlConnection, process: &Answering<'_>) -> anyhow::Result<Value> {
-        let (target, actor) = (self.what.target()?, self.by.actor(process).context("give --because")?);
+        let target = self.what.target()?;
+        let actor = self.by.actor(process).context("give --because")?;
         known(db, process.config, &target).await?;
         let replaced = pause(db, &target, self.time, &actor).await.map_err(|error| refused(&error))?;
         let (kind, name) = target.names();
@@ -152,7 +153,8 @@ impl Operation for Resume {
     }
 
     async fn answer(&self, db: &mut MySqlConnection, process: &Answering<'_>) -> anyhow::Result<Value> {
-        let (target, actor) = (self.what.target()?, self.by.actor(process).context("give --because")?);
+        let target = self.what.target()?;
+        let actor = self.by.actor(process).context("give --because")?;
         let is_resumed = resume(db, &target, &actor).await.map_err(|error| refused(&error))?;
         let (kind, name) = target.names();
         ensure!(is_resumed, "the {kind} {name} is not paused: see `relay controls`");

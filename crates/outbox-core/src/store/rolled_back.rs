@@ -37,10 +37,13 @@ const COUNTS: [u64; 2] = [3, 300];
 const LEASE: std::time::Duration = std::time::Duration::from_secs(600);
 
 /// Messages without a row in any table and without a receipt.
-const LOST: &str = "SELECT COUNT(*) FROM outbox_messages m WHERE NOT EXISTS (SELECT 1 FROM outbox_pending p WHERE p.id = m.id) \
-    AND NOT EXISTS (SELECT 1 FROM outbox_delayed d WHERE d.id = m.id) AND NOT EXISTS (SELECT 1 FROM outbox_dead x WHERE x.id = m.id) \
+const LOST: &str = "SELECT COUNT(*) FROM outbox_messages m WHERE NOT EXISTS (SELECT 1 FROM outbox_pending p \
+                    WHERE p.id = m.id) \
+    AND NOT EXISTS (SELECT 1 FROM outbox_delayed d WHERE d.id = m.id) AND NOT EXISTS (SELECT 1 FROM outbox_dead x \
+    WHERE x.id = m.id) \
     AND NOT EXISTS (SELECT 1 FROM outbox_sent_messages s WHERE s.id = m.id)";
-const EMPTY: &str = "DELETE FROM outbox_messages; DELETE FROM outbox_pending; DELETE FROM outbox_delayed; DELETE FROM outbox_dead; \
+const EMPTY: &str = "DELETE FROM outbox_messages; DELETE FROM outbox_pending; DELETE FROM outbox_delayed; DELETE \
+                     FROM outbox_dead; \
     DELETE FROM outbox_sent; DELETE FROM outbox_claims; DELETE FROM test_orders";
 
 async fn claimed(db: &mut MySqlConnection, count: u64) -> Result<(ClaimLease, Vec<u64>)> {
@@ -148,7 +151,8 @@ async fn an_enqueue_that_is_rolled_back_in_its_middle_sends_nothing(flavor: Flav
             if flavor == Flavor::MariaDb {
                 ensure!(database.number(left).await? == 0, "a rollback before statement {cut} leaves a row");
             }
-            let whole = "SELECT COUNT(*) FROM outbox_messages m WHERE EXISTS (SELECT 1 FROM outbox_pending p WHERE p.id = m.id) \
+            let whole = "SELECT COUNT(*) FROM outbox_messages m WHERE EXISTS (SELECT 1 FROM outbox_pending p \
+                         WHERE p.id = m.id) \
                 OR EXISTS (SELECT 1 FROM outbox_delayed d WHERE d.id = m.id)";
             ensure!(database.number(whole).await? == 0, "a message that was rolled back before statement {cut} is due");
             database.execute(EMPTY).await?;
@@ -239,7 +243,8 @@ async fn a_batch_of_a_job_that_is_rolled_back_in_its_middle_changes_nothing(flav
         for cut in 3..text.statements().len() {
             cut_at(&mut db, &text, cut).await?;
             ensure!(jobs::due(&mut db).await? == [job.clone()], "{change:?}, a rollback before {cut} moves the job on");
-            let left = "SELECT (SELECT COUNT(*) FROM outbox_messages) + 10 * (SELECT COUNT(*) FROM outbox_dead WHERE holds_key = 1) \
+            let left = "SELECT (SELECT COUNT(*) FROM outbox_messages) + 10 * (SELECT COUNT(*) FROM outbox_dead \
+                        WHERE holds_key = 1) \
                         + 100 * (SELECT COUNT(*) FROM outbox_pending) + 1000 * (SELECT COUNT(*) FROM outbox_replays)";
             let left = database.number(left).await?;
             ensure!(left == 33, "{change:?}, a rollback before {cut} leaves {left}");

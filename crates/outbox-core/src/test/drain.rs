@@ -89,7 +89,8 @@ impl Drain {
         // Detached: the pool must not get the session's settings.
         let mut conn = pool.acquire().await?.detach();
         session::prepare(&mut conn).await?;
-        let (mut published, mut count) = (Vec::new(), 0);
+        let mut published = Vec::new();
+        let mut count = 0;
         while let Some((lease, row)) = next(&mut conn).await? {
             let stored = read::messages(&mut conn, &[row.id]).await?.pop().ok_or(sqlx::Error::RowNotFound)?;
             let expired = stored.expired;

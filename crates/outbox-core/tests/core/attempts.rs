@@ -45,8 +45,10 @@ async fn with_messages(flavor: Flavor, count: usize) -> Result<(Database, MySqlC
 async fn claim(db: &mut MySqlConnection, message_ids: &[u64]) -> Result<ClaimLease> {
     let look = Look { owner: "me", limit: 1, ..Look::default() };
     let version = claim::look(db, &look).await?.version.unwrap_or(0);
-    let (lease, lease_token) = (Duration::from_secs(30), 8);
-    let (key_hashes, behind) = (&[][..], &[][..]);
+    let lease = Duration::from_secs(30);
+    let lease_token = 8;
+    let key_hashes = &[][..];
+    let behind = &[][..];
     let new = NewClaims {
         lane: 0,
         version,
@@ -92,7 +94,8 @@ async fn the_last_twenty_failures_are_kept(flavor: Flavor) -> Result<()> {
         (5..).zip(&errors).map(|(number, error)| (number, "unconfirmed", error.as_str())).collect();
     expected.push((24, "rejected", "no"));
     assert_eq!(shown(&failures), expected);
-    let retry = "INSERT INTO outbox_pending (lane, id, key_hash, bytes) SELECT lane, id, key_hash, bytes FROM outbox_dead; \
+    let retry = "INSERT INTO outbox_pending (lane, id, key_hash, bytes) SELECT lane, id, key_hash, bytes \
+                 FROM outbox_dead; \
                  DELETE FROM outbox_dead";
     database.execute(retry).await?;
     let held = claim(&mut db, &[1]).await?;
@@ -135,7 +138,8 @@ async fn failures_go_with_their_message(flavor: Flavor) -> Result<()> {
     jobs::order(&mut db, &order, &Actor { name: "me", via: "test", reason: "test" }).await?;
     database.execute("UPDATE outbox_jobs SET next_at = UTC_TIMESTAMP(6)").await?;
     let job = jobs::due(&mut db).await?.pop().context("the job is not due")?;
-    let (change, pause) = (JobChange::Discard, Duration::ZERO);
+    let change = JobChange::Discard;
+    let pause = Duration::ZERO;
     let batch = JobBatch { job: &job, change, lane: 0, ids: &[2], last: (0, 2), is_last: true, pause, token: 7 };
     ensure!(jobs::carry_out(&mut db, &batch).await?);
     sqlx::raw_sql("SET timestamp = 2147000000").execute(&mut db).await?;

@@ -68,7 +68,8 @@ pub(crate) async fn claim_at(
     lease_token: u64,
     ids: &[u64],
 ) -> Result<Option<ClaimLease>> {
-    let (message_ids, key_hashes) = (ids, &[1][..]);
+    let message_ids = ids;
+    let key_hashes = &[1][..];
     let behind = &[];
     let new = NewClaims {
         lane: 0,
@@ -268,7 +269,8 @@ async fn a_promotion_that_comes_late_deletes_no_message_that_failed_meanwhile(fl
     let mut settler = database.plain().await?;
     let mut settles = settler.begin().await?;
     let fails = "INSERT INTO outbox_delayed (lane, id, key_hash, bytes, due_at, holds_key, reason) \
-                 SELECT lane, id, key_hash, bytes, UTC_TIMESTAMP(6) + INTERVAL 1 HOUR, 1, 'unconfirmed' FROM outbox_pending; \
+                 SELECT lane, id, key_hash, bytes, UTC_TIMESTAMP(6) + INTERVAL 1 HOUR, 1, 'unconfirmed' \
+                 FROM outbox_pending; \
                  DELETE FROM outbox_pending WHERE id = 1";
     sqlx::raw_sql(fails).execute(&mut *settles).await?;
     let settled = async {
@@ -293,7 +295,8 @@ async fn a_row_that_is_pending_and_delayed_at_once_stops_neither_promotion_nor_t
     assert_eq!(promote::promote(&mut db, 0, &[1]).await?, 1);
     let version = version(&mut db).await?;
     assert!(claim::defer(&mut db, (0, version, 9), &[2]).await?);
-    let left = "SELECT CONCAT((SELECT GROUP_CONCAT(id) FROM outbox_pending), ' ', GROUP_CONCAT(id)) = '1 2' FROM outbox_delayed";
+    let left = "SELECT CONCAT((SELECT GROUP_CONCAT(id) FROM outbox_pending), ' ', GROUP_CONCAT(id)) = '1 2' \
+                FROM outbox_delayed";
     assert_eq!(database.number(left).await?, 1);
     Ok(())
 }
@@ -309,7 +312,8 @@ async fn a_row_that_is_pending_and_delayed_or_dead_at_once_can_be_delayed_and_gi
     let dead = Dead { id: 2, spent: true, holds_key: false, reason: "after", error: String::new() };
     let settlement = Settlement { dead: vec![dead], ..delayed(1) };
     assert_eq!(settle(&mut db, held, &settlement).await?, [held]);
-    let latest = "SELECT (SELECT COUNT(*) FROM outbox_delayed WHERE id = 1 AND attempts = 1 AND reason = 'unconfirmed') \
+    let latest = "SELECT (SELECT COUNT(*) FROM outbox_delayed WHERE id = 1 AND attempts = 1 \
+                  AND reason = 'unconfirmed') \
                   + (SELECT COUNT(*) FROM outbox_dead WHERE id = 2 AND attempts = 1 AND reason = 'after') \
                   - (SELECT COUNT(*) FROM outbox_pending)";
     assert_eq!(database.number(latest).await?, 2);

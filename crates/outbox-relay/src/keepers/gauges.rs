@@ -132,7 +132,8 @@ fn newest(rows: &[InstanceRow]) -> Option<&Counted> {
 }
 
 fn show(context: &Context, seen: &SeenQueue) {
-    let (queue, stats) = (&context.metrics.queue, &seen.line.stats);
+    let queue = &context.metrics.queue;
+    let stats = &seen.line.stats;
     let set = |state: &str, count: u64| {
         queue.messages.with_label_values(&[state]).set(i64::try_from(count).unwrap_or(i64::MAX));
     };

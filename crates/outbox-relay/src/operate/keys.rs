@@ -91,7 +91,8 @@ pub async fn hash_of(db: &mut MySqlConnection, reference: Reference) -> Result<O
 ///
 /// If the database fails. End the connection then: it may have an open transaction.
 pub async fn key(db: &mut MySqlConnection, key_hash: u64, after: Cursor, limit: u32) -> Result<KeyQueue, sqlx::Error> {
-    let (mut rows, mut waiting) = (Vec::new(), 0);
+    let mut rows = Vec::new();
+    let mut waiting = 0;
     for lane in unsent::lanes(db).await? {
         for (table, holds_key) in
             [StateTable::Delayed, StateTable::Dead].into_iter().flat_map(|table| [(table, true), (table, false)])

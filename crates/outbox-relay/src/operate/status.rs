@@ -282,7 +282,8 @@ mod tests {
             &gone,
             None,
             "unserved",
-            "The processes that had claims here are gone, and no other takes them over; 1 message has been due for 1 min 30 s.",
+            "The processes that had claims here are gone, and no other takes them over; 1 message has been due for 1 \
+             min 30 s.",
         );
         let pause = ControlRow {
             kind: "lane".to_owned(),
@@ -350,7 +351,8 @@ mod tests {
         assert_eq!(
             verdict(&Judged { stats: Stats { dead: 2, ..stats(300, 4_000_000) }, lanes, instances }),
             "300 messages are due, the first for 4 s, and 5400 were sent in the last 10 s; 2 relays and 1 worker run. \
-            Lanes 0, 1, 2, 3, 4 and 2 more are stuck. Lane 8 is paused. 2 messages are dead. Sink kafka takes nothing from 1 relay: no broker."
+             Lanes 0, 1, 2, 3, 4 and 2 more are stuck. Lane 8 is paused. 2 messages are dead. Sink kafka takes nothing \
+             from 1 relay: no broker."
         );
     }
 }

@@ -232,7 +232,8 @@ pub(super) async fn scan(
     (after, budget): (Cursor, usize),
     mut visit: impl FnMut(UnsentRow) -> bool,
 ) -> Result<(usize, Option<Cursor>), sqlx::Error> {
-    let (mut place, mut looked_at) = (filter.start(after), 0);
+    let mut place = filter.start(after);
+    let mut looked_at = 0;
     loop {
         let rows = unsent::above(db, table, (place.lane, place.id), PAGE).await?;
         let is_last = rows.len() < PAGE as usize;
@@ -289,7 +290,8 @@ struct GroupCount {
 
 impl GroupCounts {
     fn add(&mut self, row: &UnsentRow, by: GroupBy) {
-        let (state, at) = (&row.state, begin(row));
+        let state = &row.state;
+        let at = begin(row);
         let group = match by {
             GroupBy::Reason => state.reason.clone(),
             GroupBy::Topic => row.topic.clone(),

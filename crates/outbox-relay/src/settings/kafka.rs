@@ -47,7 +47,12 @@ const PROPERTIES: ConfigKey = ConfigKey {
     kind: ValueKind::Property,
     unset: Unset::Optional(""),
     only: &["kafka"],
-    help: "Properties of librdkafka under their own names, for example `security.protocol`, `ssl.ca.location`, `sasl.username`, `linger.ms`. With `_file` behind its name a property is read from a file (`\"sasl.password_file\"`). Those that weaken delivery or order are refused. The default of `message.max.bytes` is 1048588: with a topic's larger `max.message.bytes`, raise it, too. The default of `socket.timeout.ms` is `relay.publish_deadline`. After this time without a reply librdkafka leaves a broker for another one. In variables `_` stands for the dot.",
+    help: "Properties of librdkafka under their own names, for example `security.protocol`, `ssl.ca.location`, \
+           `sasl.username`, `linger.ms`. With `_file` behind its name a property is read from a file \
+           (`\"sasl.password_file\"`). Those that weaken delivery or order are refused. The default of \
+           `message.max.bytes` is 1048588: with a topic's larger `max.message.bytes`, raise it, too. The default of \
+           `socket.timeout.ms` is `relay.publish_deadline`. After this time without a reply librdkafka leaves a broker \
+           for another one. In variables `_` stands for the dot.",
 };
 
 const ROUTE_KEYS: &[ConfigKey] = keys!("routes.*",

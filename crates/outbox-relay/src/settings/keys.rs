@@ -81,7 +81,8 @@ pub const SECTIONS: &[(&str, &str)] = &[
     ("sinks.*", "A broker, under a name of lowercase letters, digits and `_`."),
     (
         "routes.*",
-        "Which messages go where: the first route whose pattern matches the topic decides. In variables and flags routes are numbered from 0.",
+        "Which messages go where: the first route whose pattern matches the topic decides. In variables and flags \
+         routes are numbered from 0.",
     ),
 ];
 
@@ -102,7 +103,8 @@ const SINK_TYPE: ConfigKey = ConfigKey {
     kind: ValueKind::Choice(const { &sink_type::words() }),
     unset: Unset::Required("kafka"),
     only: &[],
-    help: "The kind of broker. `stdout` writes a JSON line per message; `null` confirms everything and sends nothing, for measuring.",
+    help: "The kind of broker. `stdout` writes a JSON line per message; `null` confirms everything and sends nothing, \
+           for measuring.",
 };
 
 /// All keys but those of the types of sink, by section.

@@ -120,7 +120,8 @@ impl Sink for Apart {
     }
 
     async fn publish(&self, batch: &[Outgoing], deadline: Instant) -> Vec<Outcome> {
-        let (count, batch) = (batch.len(), batch.to_vec());
+        let count = batch.len();
+        let batch = batch.to_vec();
         let sink = Arc::clone(&self.sink);
         let failed = Arc::clone(&self.failed);
         let known = self.known.load(SeqCst);

@@ -82,7 +82,8 @@ impl Confirms {
     /// Notes a batch that is handed over.
     pub(crate) fn begin(this: &Arc<Mutex<Self>>, messages: usize, load: usize, now: Instant) -> Progress {
         let mut confirms = this.lock();
-        let (batch, before) = (confirms.next, [confirms.load, confirms.quick]);
+        let batch = confirms.next;
+        let before = [confirms.load, confirms.quick];
         confirms.next += 1;
         let each = load / messages.max(1);
         confirms.flights.push(Flight { batch, started: now, each, messages, confirmed: 0, before });

@@ -49,7 +49,8 @@ const MOST_STREAKS: usize = 10_000;
 impl<H: Handler> Claims<H> {
     /// Works until the claimers have stopped and everything in flight is finished.
     pub(super) async fn run(self, mut claims: mpsc::Receiver<Claimed>) -> Result<(), RunError> {
-        let (all, mut tasks) = (Arc::new(self), JoinSet::new());
+        let all = Arc::new(self);
+        let mut tasks = JoinSet::new();
         loop {
             tokio::select! {
                 claimed = claims.recv() => match claimed {
@@ -85,7 +86,8 @@ impl<H: Handler> Claims<H> {
         let in_flight = &self.context.metrics.in_flight_messages;
         let count = i64::try_from(messages.len()).unwrap_or(0);
         in_flight.add(count);
-        let (mut session, began) = (self.reader.sessions.take().await, Instant::now());
+        let mut session = self.reader.sessions.take().await;
+        let began = Instant::now();
         let outcome = Turn::new(self, &mut session, &claimed).run(messages).await;
         in_flight.sub(count);
         if outcome.is_err() {

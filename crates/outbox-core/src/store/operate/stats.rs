@@ -174,7 +174,8 @@ impl Waiting {
 pub const OPERATOR: &str = "'unroutable', 'no_route', 'no_sink', 'unread', 'paused'";
 
 /// The time for which the message `m` has been due, in SQL.
-const LATE: &str = "COALESCE(TIMESTAMPDIFF(MICROSECOND, GREATEST(m.created_at, COALESCE(m.due_at, m.created_at)), UTC_TIMESTAMP(6)), 0)";
+const LATE: &str = "COALESCE(TIMESTAMPDIFF(MICROSECOND, GREATEST(m.created_at, COALESCE(m.due_at, m.created_at)), \
+                    UTC_TIMESTAMP(6)), 0)";
 
 /// Counts each lane that has messages or was served lately, in one snapshot. Reads the primary keys of pending rows
 /// (narrow: about 0.1 s for a million), all delayed and dead rows, the claims and the receipts of the last minute; no
@@ -185,7 +186,8 @@ pub async fn lanes(conn: &mut MySqlConnection) -> Result<Vec<LaneStats>, sqlx::E
     sqlx::raw_sql(snapshot).execute(&mut *conn).await?;
     let mut lanes = Lanes::default();
     let sql = format!(
-        "SELECT p.lane, p.messages, {LATE} FROM (SELECT lane, CAST(COUNT(*) AS UNSIGNED) AS messages, MIN(id) AS id FROM outbox_pending \
+        "SELECT p.lane, p.messages, {LATE} FROM (SELECT lane, CAST(COUNT(*) AS UNSIGNED) AS messages, MIN(id) AS id \
+         FROM outbox_pending \
         GROUP BY lane) p LEFT JOIN outbox_messages m ON m.id = p.id"
     );
     for row in sqlx::query(AssertSqlSafe(sql)).fetch_all(&mut *conn).await? {
@@ -203,14 +205,16 @@ pub async fn lanes(conn: &mut MySqlConnection) -> Result<Vec<LaneStats>, sqlx::E
         (lane.owners, lane.expired_leases, lane.leased) = (row.try_get(1)?, row.try_get(2)?, row.try_get(3)?);
         lane.tailed_by = row.try_get(4)?;
     }
-    let sql = "SELECT c.lane, CAST(COUNT(*) AS UNSIGNED) FROM outbox_claims c JOIN outbox_pending p ON p.lane = c.lane AND p.id <= c.mark \
+    let sql = "SELECT c.lane, CAST(COUNT(*) AS UNSIGNED) FROM outbox_claims c JOIN outbox_pending p ON p.lane = c.lane \
+               AND p.id <= c.mark \
                WHERE c.kind > 0 AND c.lease_until >= UTC_TIMESTAMP(6) GROUP BY c.lane";
     for row in sqlx::query(sql).fetch_all(&mut *conn).await? {
         let below: u64 = row.try_get(1)?;
         lanes.of(row.try_get(0)?).leased += below;
     }
     let first = first_of_the_last_minute(conn).await?;
-    let sql = "SELECT lane, CAST(COALESCE(SUM(IF(sent_at > UTC_TIMESTAMP(6) - INTERVAL 10 SECOND AND JSON_VALID(message_ids), \
+    let sql = "SELECT lane, CAST(COALESCE(SUM(IF(sent_at > UTC_TIMESTAMP(6) - INTERVAL 10 SECOND \
+               AND JSON_VALID(message_ids), \
                JSON_LENGTH(message_ids), 0)), 0) AS UNSIGNED), COUNT(NULLIF(message_ids, '[]')) > 0 \
                FROM outbox_sent WHERE receipt_id >= ? GROUP BY lane";
     for row in sqlx::query(sql).bind(first).fetch_all(&mut *conn).await? {
@@ -235,7 +239,8 @@ pub(in crate::store) async fn first_of_the_last_minute(conn: &mut MySqlConnectio
             None => recent.saturating_sub(step),
             Some(old) => old + (recent - old) / 2,
         };
-        let sql = "SELECT receipt_id, sent_at < UTC_TIMESTAMP(6) - INTERVAL 1 MINUTE FROM outbox_sent WHERE receipt_id <= ? \
+        let sql = "SELECT receipt_id, sent_at < UTC_TIMESTAMP(6) - INTERVAL 1 MINUTE FROM outbox_sent \
+                   WHERE receipt_id <= ? \
                    ORDER BY receipt_id DESC LIMIT 1";
         let receipt: Option<(u64, bool)> = sqlx::query_as(sql).bind(probe).fetch_optional(&mut *conn).await?;
         match receipt {
@@ -249,11 +254,14 @@ pub(in crate::store) async fn first_of_the_last_minute(conn: &mut MySqlConnectio
 
 async fn delayed(conn: &mut MySqlConnection, lanes: &mut Lanes) -> Result<(), sqlx::Error> {
     let sql = format!(
-        "SELECT w.lane, w.reason, w.messages, COALESCE(SUBSTR(w.first, 21), ''), CAST(COALESCE(LEFT(w.first, 20), 0) AS UNSIGNED), w.blocked, \
+        "SELECT w.lane, w.reason, w.messages, COALESCE(SUBSTR(w.first, 21), ''), CAST(COALESCE(LEFT(w.first, 20), \
+         0) AS UNSIGNED), w.blocked, \
         IF(w.reason IN ('scheduled', 'snoozed'), TIMESTAMPDIFF(MICROSECOND, w.due_at, UTC_TIMESTAMP(6)), {LATE}) \
-        FROM (SELECT lane, reason, CAST(SUM(messages) AS UNSIGNED) AS messages, MAX(CONCAT(LPAD(messages, 20, '0'), error)) AS first, \
+        FROM (SELECT lane, reason, CAST(SUM(messages) AS UNSIGNED) AS messages, MAX(CONCAT(LPAD(messages, 20, '0'), \
+        error)) AS first, \
         MIN(id) AS id, MIN(due_at) AS due_at, CAST(SUM(blocked) AS UNSIGNED) AS blocked \
-        FROM (SELECT lane, reason, NULLIF(error, '') AS error, COUNT(*) AS messages, MIN(id) AS id, MIN(due_at) AS due_at, \
+        FROM (SELECT lane, reason, NULLIF(error, '') AS error, COUNT(*) AS messages, MIN(id) AS id, \
+        MIN(due_at) AS due_at, \
         COUNT(DISTINCT IF(reason IN ({OPERATOR}) AND holds_key = 1, key_hash, NULL)) AS blocked \
         FROM outbox_delayed GROUP BY lane, reason, NULLIF(error, '')) e GROUP BY lane, reason) w \
         LEFT JOIN outbox_messages m ON m.id = w.id ORDER BY w.messages DESC"

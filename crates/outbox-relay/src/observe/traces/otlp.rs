@@ -114,7 +114,8 @@ impl Traces {
 
     /// Makes the spans of a claim that has ended now: `settled`, `lost` or `abandoned`.
     pub(crate) fn claim(&self, claim: &ClaimTrace, settlement: &Settlement, outcome: &'static str) {
-        let (clock, now) = (SystemTime::now(), Instant::now());
+        let clock = SystemTime::now();
+        let now = Instant::now();
         let time = |at: Instant| clock.checked_sub(now.saturating_duration_since(at)).unwrap_or(clock);
         let count = i64::try_from(claim.messages).unwrap_or(i64::MAX);
         let attributes = [

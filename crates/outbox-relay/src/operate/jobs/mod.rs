@@ -168,7 +168,8 @@ pub async fn plan(
         plan.messages += 1;
         plan.may_arrive_twice += u64::from(action.may_repeat(&row));
         plan.may_break_order += u64::from(action.may_break_order(&row));
-        let (state, at) = (&row.state, begin(&row));
+        let state = &row.state;
+        let at = begin(&row);
         if state.key_hash > 0 {
             keys.insert((state.lane, state.key_hash));
         }
@@ -259,7 +260,8 @@ pub async fn step(db: &mut MySqlConnection, kept: Duration) -> Result<Option<Job
 /// Begins a batch, or ends a job that was written by hand, without its row in the audit.
 async fn is_ordered(db: &mut MySqlConnection, job: &DueJob) -> Result<bool, sqlx::Error> {
     if job.token == 0 && !audit::is_recorded(db, job).await? {
-        tracing::warn!(job_id = job.job_id, action = %job.action, "a job without its row in the audit is not carried out");
+        tracing::warn!(job_id = job.job_id, action = %job.action, "a job without its row in the audit is not carried \
+                                                                   out");
         return audit::refuse(db, job).await.map(|()| false);
     }
     jobs::put_off(db, job).await.map(|()| true)

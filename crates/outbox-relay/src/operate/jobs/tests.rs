@@ -59,7 +59,8 @@ fn each_action_leaves_out_what_it_does_not_fit() {
     assert_eq!(left_out(Action::Retry), [false, true, true, false]);
     assert_eq!(left_out(Action::Release), [false, false, false, true]);
     assert_eq!(left_out(Action::Discard), [false; 4]);
-    let (queued, scheduled) = (with(|state| state.at = None), with(|state| state.reason = "scheduled".to_owned()));
+    let queued = with(|state| state.at = None);
+    let scheduled = with(|state| state.reason = "scheduled".to_owned());
     let left_out =
         |filter| [&row(0, 1), &queued, &scheduled].map(|row| Action::Hurry.leaves_out(row, &filter).is_some());
     assert_eq!(left_out(all.clone()), [false, true, true]);

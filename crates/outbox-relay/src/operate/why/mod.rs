@@ -126,7 +126,8 @@ pub async fn why(db: &mut MySqlConnection, reference: Reference) -> Result<Why, 
         verdict.why.extend([format!(" But {lock}.")]);
     }
     let Verdict { state, cause, why, remedy, .. } = verdict;
-    let (row, message) = (found.states.first(), found.message.as_ref());
+    let row = found.states.first();
+    let message = found.message.as_ref();
     let time = |micros: i64| rfc3339(micros).unwrap_or_default();
     let confirmation = |it: &find::ReceiptRow| Confirmation {
         sent_at: time(it.sent_at),
@@ -234,29 +235,35 @@ fn without_state(found: &FoundMessage) -> Verdict {
             }
             let place = last.place.as_ref().map_or_else(String::new, |place| format!(", as {place}"));
             let why = format!("The broker confirmed it at {}{place}, to {}.{times}", at(last.sent_at), last.owner);
-            Verdict::new("sent", "sent", why).with_remedy("look at the consumer: relay inbox show of this message, if its inbox is in this database")
+            Verdict::new("sent", "sent", why).with_remedy(
+                "look at the consumer: relay inbox show of this message, if \
+                                                           its inbox is in this database",
+            )
         }
         ([], Some(_)) => Verdict::new(
             "lost",
             "no_state",
-            "It has no row of a state and no receipt: its pending row was never written, or was deleted by hand. It is never sent.",
+            "It has no row of a state and no receipt: its pending row was never written, or was deleted by hand. It is \
+             never sent.",
         )
         .with_remedy("insert its row into outbox_pending, as docs/table-contract.md describes"),
         ([], None) => Verdict::new(
             "unknown",
             "not_found",
-            "No message of this outbox has this id: it was never committed, its transaction is still open, or it was purged after its retention.",
+            "No message of this outbox has this id: it was never committed, its transaction is still open, or it was \
+             purged after its retention.",
         )
         .with_remedy("relay inbox show with its UUID, if a consumer of this database got it"),
     }
 }
 
 fn claimed(found: &FoundMessage, claim: &ClaimRow, role: &str) -> Verdict {
-    let (owner, ago) = (&claim.owner, found.now - claim.lease_until);
+    let owner = &claim.owner;
+    let ago = found.now - claim.lease_until;
     if ago < 0 && claim.kind == ClaimKind::Closed {
         let why = format!(
-            "Relay {owner} had the tail of its lane, which was closed {} ago, and may have published it. The tail becomes a \
-             list within seconds. Another relay takes that over after {}.",
+            "Relay {owner} had the tail of its lane, which was closed {} ago, and may have published it. The tail \
+             becomes a list within seconds. Another relay takes that over after {}.",
             span(found.now - claim.claimed_at),
             at(claim.lease_until)
         );
@@ -466,8 +473,10 @@ fn without_relay(verdict: Verdict, late: i64) -> Verdict {
         return verdict;
     }
     let why = format!("{} None has.", verdict.why);
-    Verdict { why, misses_relay: true, ..verdict }
-        .with_remedy("start a relay, or the worker of its lane; if one runs, its /readyz and `relay check --connect` say what it lacks")
+    Verdict { why, misses_relay: true, ..verdict }.with_remedy(
+        "start a relay, or the worker of its lane; if one runs, its /readyz and `relay check --connect` \
+                      say what it lacks",
+    )
 }
 
 /// A time without its fraction.

@@ -30,7 +30,8 @@ fn found(states: &[StateRow]) -> FoundMessage {
 }
 
 fn row(table: StateTable, at: Option<i64>, reason: &str) -> StateRow {
-    let (reason, error) = (reason.to_owned(), Some("no\nqueue".to_owned()));
+    let reason = reason.to_owned();
+    let error = Some("no\nqueue".to_owned());
     StateRow { table, lane: 7, key_hash: 9, attempts: 3, at, holds_key: true, reason, error }
 }
 

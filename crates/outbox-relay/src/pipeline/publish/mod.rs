@@ -79,7 +79,8 @@ impl Publisher {
         mut reached: mpsc::UnboundedReceiver<usize>,
         mut settled: mpsc::UnboundedReceiver<Settled>,
     ) {
-        let (mut more, hurry) = (true, self.context.hurry.clone());
+        let mut more = true;
+        let hurry = self.context.hurry.clone();
         let mut minutes = tokio::time::interval(Duration::from_secs(60));
         while more || !self.claims.is_empty() {
             tokio::select! {

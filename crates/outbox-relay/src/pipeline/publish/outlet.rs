@@ -73,7 +73,8 @@ impl Outlets {
             connected.with_label_values(&[feed.name.as_str()]).set(0);
         }
         let outlet = |feed: Feed| {
-            let (ready, since) = (VecDeque::new(), Instant::now());
+            let ready = VecDeque::new();
+            let since = Instant::now();
             let room = Room::new(context.config.relay.publish_deadline);
             Outlet { feed, ready, on_the_way: 0, room, up: false, outages: 0, since }
         };
@@ -133,7 +134,8 @@ impl Outlets {
         let sink = self.outlets.get_mut(batch.outlet).map(|outlet| {
             if !batch.is_try {
                 outlet.on_the_way += 1;
-                let (messages, load) = (batch.items.len(), batch.items.iter().map(load).sum());
+                let messages = batch.items.len();
+                let load = batch.items.iter().map(load).sum();
                 let progress = outlet.room.take(messages, load, Instant::now());
                 batch.items.iter_mut().for_each(|item| item.outgoing.progress = Some(progress.clone()));
             }
@@ -156,7 +158,8 @@ impl Outlets {
                 .inc_by(*messages as u64);
             metrics.published_bytes_total.with_label_values(&[name]).inc_by(*bytes as u64);
         }
-        let (mut confirmed, mut unconfirmed) = (0, 0);
+        let mut confirmed = 0;
+        let mut unconfirmed = 0;
         let mut down = None;
         for (tag, destination, outcome) in &done.outcomes {
             match outcome {
@@ -227,8 +230,10 @@ impl Outlets {
     /// Checks a sink until it can be reached.
     fn probe(&self, i: usize) {
         let Some(outlet) = self.outlets.get(i) else { return };
-        let (sink, name) = (Arc::clone(&outlet.feed.sink), outlet.feed.name.clone());
-        let (context, reached) = (Arc::clone(&self.context), self.reached.clone());
+        let sink = Arc::clone(&outlet.feed.sink);
+        let name = outlet.feed.name.clone();
+        let context = Arc::clone(&self.context);
+        let reached = self.reached.clone();
         let mut pauses = Backoff::new(FIRST_PROBE_PAUSE, MAX_PROBE_PAUSE);
         // A sink that repeatedly answers and then takes nothing is checked less and less often.
         let mut pause = (0..outlet.outages.min(10)).map(|_| pauses.next()).last().unwrap_or_default();

@@ -130,7 +130,8 @@ impl Reader {
             return ReadClaim { claimed, messages };
         }
         // Pings go through another connection: their success must not shorten the pauses.
-        let (mut session, mut witness) = (self.sessions.take().await, self.sessions.take().await);
+        let mut session = self.sessions.take().await;
+        let mut witness = self.sessions.take().await;
         let started = Instant::now();
         let mut blame = Blame::new(self.context.config.relay.lease, started);
         let mut rest = &*claimed.rows;
@@ -308,7 +309,8 @@ mod tests {
         let lease = Duration::from_secs(10);
         let second = Duration::from_secs(1);
         let start = Instant::now();
-        let (answers, blameless) = (true, true);
+        let answers = true;
+        let blameless = true;
         let mut blame = Blame::new(lease, start);
         assert!(!blame.is_set_aside(!answers, !blameless, start));
         assert!(!blame.is_set_aside(answers, !blameless, start + lease + second), "the database stood still");

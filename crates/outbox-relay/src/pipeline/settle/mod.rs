@@ -69,7 +69,8 @@ impl Settler {
     /// Settles until the publisher has ended and the queue is empty.
     pub(crate) async fn run(self) {
         let mut session = Session::new(&self.context);
-        let (mut locked, mut again_at) = (VecDeque::new(), tokio::time::Instant::now());
+        let mut locked = VecDeque::new();
+        let mut again_at = tokio::time::Instant::now();
         // Parts of a tail that are behind others.
         let mut behind = Vec::new();
         loop {

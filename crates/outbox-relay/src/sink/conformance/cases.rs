@@ -140,7 +140,8 @@ pub(super) async fn outcomes_stand_in_the_batchs_order(harness: &dyn Harness) ->
 
 pub(super) async fn a_deadline_is_kept(harness: &dyn Harness) -> Result<()> {
     let destination = harness.destination().await?;
-    let (mut tally, mut late) = (Tally::default(), 0);
+    let mut tally = Tally::default();
+    let mut late = 0;
     for (n, micros) in [0, 1, 300, 1000, 3000, 10_000].into_iter().enumerate() {
         let messages: Vec<_> = (0..500).map(|m| numbered(&destination, m, n * 500 + m)).collect();
         let deadline = Instant::now() + Duration::from_micros(micros);
@@ -178,7 +179,8 @@ pub(super) async fn an_unreachable_broker_is_unavailable(harness: &dyn Harness) 
 }
 
 pub(super) async fn a_frozen_broker_confirms_nothing(harness: &dyn Harness) -> Result<()> {
-    let (destination, mut tally) = (harness.destination().await?, Tally::default());
+    let destination = harness.destination().await?;
+    let mut tally = Tally::default();
     tally.publish_all(harness.sink(), &[numbered(&destination, 0, 0)], RECOVERY).await?;
     if !harness.control(Control::Freeze).await? {
         return Ok(());
@@ -200,7 +202,8 @@ pub(super) async fn a_frozen_broker_confirms_nothing(harness: &dyn Harness) -> R
 }
 
 pub(super) async fn nothing_is_lost_when_the_broker_dies(harness: &dyn Harness) -> Result<()> {
-    let (destination, mut tally) = (harness.destination().await?, Tally::default());
+    let destination = harness.destination().await?;
+    let mut tally = Tally::default();
     tally.publish_all(harness.sink(), &[numbered(&destination, 0, 0)], RECOVERY).await?;
     let Some(mut in_flight) = killed_in_flight(harness, &destination).await? else { return Ok(()) };
     for (messages, outcomes) in &in_flight {
@@ -232,7 +235,8 @@ type CaseBatch = (Vec<Outgoing>, Vec<Outcome>);
 /// Kills the broker while several batches are in flight. Returns all batches and their outcomes, or `None` if this
 /// harness cannot.
 async fn killed_in_flight(harness: &dyn Harness, destination: &Arc<Destination>) -> Result<Option<Vec<CaseBatch>>> {
-    let (confirmed, killed) = (Semaphore::new(0), CancellationToken::new());
+    let confirmed = Semaphore::new(0);
+    let killed = CancellationToken::new();
     let publisher = async |number: usize| {
         let mut batches = Vec::new();
         while !killed.is_cancelled() {

@@ -69,7 +69,7 @@ const OWN: [&str; 23] = [
 ];
 
 /// The receiver, as a request names it.
-pub(super) struct Place {
+pub(super) struct ReceiverUrl {
     /// Host, and port if it is not that of the scheme.
     pub(super) host: String,
     /// The path before that of a route.
@@ -79,7 +79,7 @@ pub(super) struct Place {
 /// Returns the request, signed with these keys at this time in seconds since 1970, or why there can be none.
 pub(super) fn request(
     message: &Outgoing,
-    place: &Place,
+    place: &ReceiverUrl,
     keys: &[Vec<u8>],
     timestamp: u64,
 ) -> Result<Request<Full<Bytes>>, PublishError> {
@@ -138,7 +138,7 @@ fn is_plain(name: &str) -> bool {
 }
 
 /// Returns the path of a target. One with a segment `.` or `..` would lead elsewhere.
-fn path(place: &Place, target: &str) -> Result<String, PublishError> {
+fn path(place: &ReceiverUrl, target: &str) -> Result<String, PublishError> {
     if target.split('/').any(|segment| matches!(segment, "." | "..")) {
         return Err(invalid("the path of its route has a segment `.` or `..`"));
     }

@@ -24,7 +24,7 @@ use url::Position;
 use super::{
     HttpConfig,
     connect::{Connection, Connector},
-    request::{Place, request},
+    request::{ReceiverUrl, request},
     secret,
 };
 use crate::{
@@ -44,10 +44,10 @@ const READY_WITHIN: Duration = Duration::from_millis(100);
 
 /// Posts each message to a receiver. See the [module](super).
 pub struct Http {
-    place: Place,
+    place: ReceiverUrl,
     connector: Connector,
     secret: Option<Secret>,
-    idle: Arc<Idle>,
+    idle: Arc<IdleConnections>,
 }
 
 /// An unusable configuration of an HTTP sink. The URL is not repeated, because its path may be a secret.
@@ -79,10 +79,10 @@ impl Http {
         let connector = Connector::new(&url, config.ca_file.as_deref());
         let host = url[Position::BeforeHost..Position::AfterPort].to_owned();
         Ok(Self {
-            place: Place { host, path: url.path().to_owned() },
+            place: ReceiverUrl { host, path: url.path().to_owned() },
             connector: connector.map_err(|error| HttpConfigError::Authorities(name.to_owned(), error))?,
             secret: config.secret.clone(),
-            idle: Arc::new(Idle { most: config.connections.max(1), connections: Mutex::default() }),
+            idle: Arc::new(IdleConnections { most: config.connections.max(1), connections: Mutex::default() }),
         })
     }
 
@@ -128,12 +128,12 @@ impl Http {
 }
 
 /// Connections without a request, each since when.
-struct Idle {
+struct IdleConnections {
     most: usize,
     connections: Mutex<Vec<(Connection, Instant)>>,
 }
 
-impl Idle {
+impl IdleConnections {
     fn take(&self) -> Option<Connection> {
         let connections = &mut *self.connections.lock();
         connections.retain(|(connection, since)| since.elapsed() < KEPT && !connection.is_closed());
@@ -149,7 +149,7 @@ impl Idle {
 }
 
 /// Reads the rest of an answer, and keeps its connection for the next request.
-async fn keep(idle: Arc<Idle>, connection: Connection, mut body: Incoming) {
+async fn keep(idle: Arc<IdleConnections>, connection: Connection, mut body: Incoming) {
     let read = async {
         let mut bytes = 0;
         while let Some(frame) = body.frame().await {

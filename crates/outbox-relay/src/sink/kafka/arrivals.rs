@@ -41,7 +41,8 @@ impl ConsumerContext for QuietContext {}
 impl KafkaArrivals {
     /// Begins at the end that each partition has now.
     pub(crate) async fn listen(config: &KafkaConfig, topic: &str, deadline: Instant) -> Result<Self, PublishError> {
-        let (client, topic) = (properties::consumer(config), topic.to_owned());
+        let client = properties::consumer(config);
+        let topic = topic.to_owned();
         let listening = tokio::task::spawn_blocking(move || Self::at_the_end(&client, &topic, deadline));
         // An error means that the runtime ends.
         listening.await.map_err(|error| unavailable(&error.to_string()))?

@@ -275,7 +275,8 @@ impl Entry {
         open: &OpenBatch,
         limits: CallLimits,
     ) -> Result<(), Miss> {
-        let (topic, opaque) = (message.destination.target.as_str(), open.opaque(index));
+        let topic = message.destination.target.as_str();
+        let opaque = open.opaque(index);
         loop {
             if let Some(error) = open.refusal(topic, limits.ticket) {
                 return Err(Miss::One(error));

@@ -120,7 +120,8 @@ impl Kafka {
             return Err(KafkaConfigError::Properties { sink: name.to_owned(), problems });
         }
         let reports = Arc::new(Reports::default());
-        let (client, config) = (name.to_owned(), config.clone());
+        let client = name.to_owned();
+        let config = config.clone();
         let configure = move || properties::client(&client, &config);
         let entry = Entry::new(configure, Arc::clone(&reports)).map_err(|error| KafkaConfigError::Client {
             sink: name.to_owned(),

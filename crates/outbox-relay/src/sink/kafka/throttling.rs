@@ -55,7 +55,8 @@ impl Throttling {
 
 fn explain(pause: Duration) -> String {
     format!(
-        "Kafka throttles this client, for up to {} ms at a time: raise the quota of its user or client id (producer_byte_rate)",
+        "Kafka throttles this client, for up to {} ms at a time: raise the quota of its user or client id \
+         (producer_byte_rate)",
         pause.as_millis()
     )
 }
@@ -66,7 +67,8 @@ mod tests {
 
     #[test]
     fn a_client_counts_as_throttled_until_its_pause_is_over() {
-        let (throttling, start) = (Throttling::default(), Instant::now());
+        let throttling = Throttling::default();
+        let start = Instant::now();
         let after = |seconds: u64, pause: u64| {
             let figures = format!(
                 r#"{{"brokers": {{"b:1/1": {{"throttle": {{"min": 0, "max": {pause}}}}}, "b:1/bootstrap": {{}}}}}}"#

@@ -53,7 +53,8 @@ impl Link {
             Ok(session) => {
                 self.backoff.reset();
                 (self.down, self.most) = (None, usize::MAX);
-                let (open, configured) = (session.channels().count(), self.config.channels);
+                let open = session.channels().count();
+                let configured = self.config.channels;
                 if open < configured {
                     tracing::warn!(
                         sink = self.name,

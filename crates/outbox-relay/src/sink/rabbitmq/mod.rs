@@ -316,7 +316,8 @@ async fn acceptable<'a>(
     deadline: Instant,
 ) -> (Vec<ReadyPublish<'a>>, Vec<(usize, Outcome)>) {
     let mut exists: HashMap<String, Result<bool, PublishError>> = HashMap::new();
-    let (mut left, mut outcomes) = (Vec::with_capacity(ready.len()), Vec::new());
+    let mut left = Vec::with_capacity(ready.len());
+    let mut outcomes = Vec::new();
     for message in ready {
         if let Err(error) = message.publish.fits(session.frame_max()) {
             outcomes.push((message.index, Err(error)));

@@ -75,11 +75,13 @@ impl BrokerSession {
         mut most: usize,
         deadline: Instant,
     ) -> Result<Self, ChannelFailure> {
-        let (mut pauses, mut refused) = (Backoff::new(PAUSE, LONG), None);
+        let mut pauses = Backoff::new(PAUSE, LONG);
+        let mut refused = None;
         loop {
             let session = Self::open(config, name, most, deadline).await?;
             let opened = session.channels.open_all(&session.connection, refused.is_none(), deadline).await;
-            let (now, pause) = (Instant::now(), pauses.next());
+            let now = Instant::now();
+            let pause = pauses.next();
             match (opened, session.channels.limit()) {
                 (Err(_), Some(limit)) if now + pause < deadline => {
                     if now >= *refused.get_or_insert(now) + COUNTED {

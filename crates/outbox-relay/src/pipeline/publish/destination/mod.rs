@@ -302,7 +302,8 @@ impl Destinations {
             }
             let error = told(destination, error);
             let job = self.context.controls.newest_job();
-            let (is_forbidden, next_try) = (false, now + WAIT.0);
+            let is_forbidden = false;
+            let next_try = now + WAIT.0;
             let sick = Sick { trouble, is_forbidden, since: now, last: now, error, next_try, left: 0, job };
             self.sick.insert(Arc::clone(destination), sick);
         }

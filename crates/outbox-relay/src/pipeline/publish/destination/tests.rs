@@ -35,7 +35,8 @@ fn seconds(seconds: u64) -> Duration {
 
 #[test]
 fn within_the_grace_time_one_message_at_a_time_is_tried_and_none_is_rejected() {
-    let (mut destinations, start) = (destinations(), Instant::now());
+    let mut destinations = destinations();
+    let start = Instant::now();
     assert_eq!(destinations.refused(&to("missing"), "unroutable", "no queue", start), Some(waits(WAIT.0)));
     let admit = |destinations: &mut Destinations, after| destinations.admit(&to("missing"), start + after);
     let wait = |wait| Err(waits(wait));
@@ -55,7 +56,8 @@ fn within_the_grace_time_one_message_at_a_time_is_tried_and_none_is_rejected() {
 
 #[test]
 fn after_the_grace_time_so_many_are_rejected_and_then_no_more() {
-    let (mut destinations, start) = (destinations(), Instant::now());
+    let mut destinations = destinations();
+    let start = Instant::now();
     destinations.refused(&to("missing"), "unroutable", "no queue", start);
     let mut fates = |after| {
         let now = start + after;
@@ -72,7 +74,8 @@ fn after_the_grace_time_so_many_are_rejected_and_then_no_more() {
 
 #[test]
 fn an_operators_job_begins_the_outage_anew_but_for_the_rejections() {
-    let (mut destinations, start) = (destinations(), Instant::now());
+    let mut destinations = destinations();
+    let start = Instant::now();
     destinations.refused(&to("missing"), "unroutable", "no queue", start);
     let admit = |destinations: &mut Destinations, after| destinations.admit(&to("missing"), start + after);
     for _ in 0..REJECTIONS {
@@ -91,7 +94,8 @@ fn an_operators_job_begins_the_outage_anew_but_for_the_rejections() {
 
 #[test]
 fn a_destination_that_nobody_uses_any_more_is_forgotten() {
-    let (mut destinations, start) = (destinations(), Instant::now());
+    let mut destinations = destinations();
+    let start = Instant::now();
     destinations.refused(&to("missing"), "unroutable", "no queue", start);
     destinations.forget(start + REMEMBERED);
     assert_eq!(destinations.gauge(&to("missing")).get(), 1);
@@ -105,7 +109,8 @@ fn a_destination_that_nobody_uses_any_more_is_forgotten() {
 
 #[test]
 fn a_destination_is_silent_that_takes_nothing_while_others_do() {
-    let (mut destinations, start) = (destinations(), Instant::now());
+    let mut destinations = destinations();
+    let start = Instant::now();
     let mut silent = |took: &[(&str, u64)]| {
         for (to_it, after) in took {
             destinations.took([&to(to_it)].into_iter(), start + seconds(*after));
@@ -128,7 +133,8 @@ fn a_destination_is_silent_that_takes_nothing_while_others_do() {
 
 #[test]
 fn a_silent_destination_rejects_nothing_until_it_refuses() {
-    let (mut destinations, start) = (destinations(), Instant::now());
+    let mut destinations = destinations();
+    let start = Instant::now();
     destinations.took([&to("other")].into_iter(), start);
     destinations.confirmed_nothing(&to("silent"), start, "no queue", start);
     let later = start + seconds(600);
@@ -139,7 +145,8 @@ fn a_silent_destination_rejects_nothing_until_it_refuses() {
 
 #[test]
 fn if_all_destinations_of_a_sink_refuse_none_is_rejected_until_one_takes_a_message() {
-    let (mut destinations, start) = (destinations(), Instant::now());
+    let mut destinations = destinations();
+    let start = Instant::now();
     let sinks_down = |destinations: &Destinations| destinations.context.health.sinks_down();
     destinations.refused(&to("a"), "unroutable", "no queue", start);
     assert!(sinks_down(&destinations).is_empty(), "one is missing");
@@ -159,7 +166,8 @@ fn if_all_destinations_of_a_sink_refuse_none_is_rejected_until_one_takes_a_messa
 
 #[test]
 fn one_destination_to_which_the_relay_may_not_write_is_all_there_are_unless_another_takes_messages() {
-    let (mut destinations, start) = (destinations(), Instant::now());
+    let mut destinations = destinations();
+    let start = Instant::now();
     let refused = |destinations: &mut Destinations, at| {
         destinations.refused(&to("a"), "refused", "may not write", start + seconds(at))
     };
@@ -172,7 +180,8 @@ fn one_destination_to_which_the_relay_may_not_write_is_all_there_are_unless_anot
 
 #[test]
 fn a_sink_whose_refusing_destinations_are_forgotten_no_longer_takes_nothing() {
-    let (mut destinations, start) = (destinations(), Instant::now());
+    let mut destinations = destinations();
+    let start = Instant::now();
     destinations.refused(&to("a"), "refused", "may not write", start);
     destinations.forget(start + REMEMBERED + seconds(1));
     assert!(destinations.context.health.sinks_down().is_empty());
