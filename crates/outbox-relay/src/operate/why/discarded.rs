@@ -4,7 +4,7 @@ use outbox_core::store::operate::jobs::JobRow;
 
 use super::{
     super::{shown::counted, unsent::Filter},
-    Verdict,
+    verdict::Verdict,
 };
 
 /// The newest jobs among which that of a message without rows is looked for.

@@ -10,7 +10,10 @@ use outbox_core::{
 };
 
 use super::{
-    super::instances::{Instance, InstanceState},
+    super::{
+        super::instances::{Instance, InstanceState},
+        discarded,
+    },
     *,
 };
 
