@@ -239,7 +239,7 @@ fn destinations<'a>(config: &'a Config, topics: &[(String, Option<String>)]) -> 
 ///
 /// # Errors
 ///
-/// What is wrong with the destination or with its sink.
+/// The problem of the destination or of its sink.
 pub(crate) async fn look_up(sink: &str, config: &SinkConfig, name: &str) -> Result<bool, String> {
     let (target, routing_key) = config.broker().binding().split(name);
     let destinations = RoutedDestinations::from([(target.to_owned(), Some(routing_key.to_owned()))]);

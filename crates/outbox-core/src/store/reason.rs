@@ -59,7 +59,7 @@ words! {
     }
 }
 
-/// What ends the wait of a message.
+/// The end of a message's wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WaitsFor {
     /// The time that its service or handler has chosen.

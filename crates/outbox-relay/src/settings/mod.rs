@@ -227,7 +227,7 @@ pub struct Binding {
     pub target: &'static str,
     /// Whether a routing key is part of a destination.
     pub routing_key: bool,
-    /// What a header has before the name of an attribute.
+    /// The prefix of headers that are attributes.
     pub prefix: &'static str,
 }
 

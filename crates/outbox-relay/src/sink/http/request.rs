@@ -28,7 +28,7 @@ use crate::{
     sink::{Outgoing, PublishError},
 };
 
-/// What the HTTP binding of `CloudEvents` encodes in a header, besides everything that is not ASCII.
+/// The characters that the HTTP binding of `CloudEvents` encodes in a header, besides those that are not ASCII.
 const VALUE: &AsciiSet = &CONTROLS.add(b' ').add(b'"').add(b'%');
 /// Names and values of `outbox-header`.
 const PART: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
