@@ -39,6 +39,9 @@ const KEPT: Duration = Duration::from_secs(3);
 /// Most bytes of an answer's body that are read so that its connection can be used again, and the time for that.
 const BODY: usize = 64 * 1024;
 const BODY_WITHIN: Duration = Duration::from_secs(1);
+/// The receiver is down if it has taken nothing for this time. Before, a proxy's answer that nobody is behind it is
+/// about this message alone: it may be the one that ends the receiver.
+const OUTAGE: Duration = Duration::from_secs(10);
 /// The time in which a kept connection must be ready.
 const READY_WITHIN: Duration = Duration::from_millis(100);
 
@@ -48,6 +51,8 @@ pub struct Http {
     connector: Connector,
     secret: Option<Secret>,
     idle: Arc<IdleConnections>,
+    /// When the receiver last took a message.
+    taken_at: Mutex<Option<Instant>>,
 }
 
 /// An unusable configuration of an HTTP sink. The URL is not repeated, because its path may be a secret.
@@ -83,6 +88,7 @@ impl Http {
             connector: connector.map_err(|error| HttpConfigError::Authorities(name.to_owned(), error))?,
             secret: config.secret.clone(),
             idle: Arc::new(IdleConnections { most: config.connections.max(1), connections: Mutex::default() }),
+            taken_at: Mutex::default(),
         })
     }
 
@@ -107,12 +113,46 @@ impl Http {
                 } else {
                     tokio::spawn(keep(Arc::clone(&self.idle), connection, body));
                 }
-                answered(head.status, message)
+                self.answered(head.status, message)
             }
             Ok(Err(error)) if error.message().is_some() => Err(unavailable(error.into_error())),
             Ok(Err(error)) => Err(PublishError::Unconfirmed(error.into_error().to_string())),
             Err(_elapsed) => Err(PublishError::Unconfirmed("no answer in time".to_owned())),
         }
+    }
+
+    /// Returns the outcome for an answer.
+    fn answered(&self, status: StatusCode, message: &Outgoing) -> Outcome {
+        let said = status.to_string();
+        match status.as_u16() {
+            200..=299 => {
+                *self.taken_at.lock() = Some(Instant::now());
+                // Not the URL, whose path may be a secret.
+                Ok(Receipt::new(&format!("{}: {said}", message.destination.target)))
+            }
+            // The receiver wants fewer requests ("too early", "too many requests"). The sink backs off, and no attempt is
+            // spent.
+            425 | 429 => Err(PublishError::Unavailable(said)),
+            // A proxy may say so of a request that has arrived: then the message comes twice, as after any doubt.
+            502 | 503 if self.is_down() => Err(PublishError::Unavailable(said)),
+            // Nothing takes messages at this path, or the relay may not post to it. Either may pass.
+            300..=399 | 404 | 405 | 410 => Err(PublishError::Unroutable { reason: "unroutable", detail: said }),
+            401 | 403 => {
+                let detail = format!("the relay {FORBIDDEN} here: {said}");
+                Err(PublishError::Unroutable { reason: "refused", detail })
+            }
+            413 | 431 => Err(PublishError::Rejected { reason: "too_large", detail: said }),
+            code @ 400..=499 if !matches!(code, 408 | 409) => {
+                Err(PublishError::Rejected { reason: "refused", detail: said })
+            }
+            // The receiver may have taken the message before it failed. 408: a part of the request came too late. 409: an
+            // earlier attempt is still in progress.
+            _ => Err(PublishError::Unconfirmed(said)),
+        }
+    }
+
+    fn is_down(&self) -> bool {
+        self.taken_at.lock().is_none_or(|at| at.elapsed() >= OUTAGE)
     }
 
     /// Returns an open connection, that of the last request first.
@@ -203,30 +243,4 @@ fn now() -> u64 {
 /// Returns the outcome of a message of which nothing was sent.
 fn unavailable(error: impl Display) -> PublishError {
     PublishError::Unavailable(error.to_string())
-}
-
-/// Returns the outcome for an answer.
-fn answered(status: StatusCode, message: &Outgoing) -> Outcome {
-    let said = status.to_string();
-    match status.as_u16() {
-        // Not the URL, whose path may be a secret.
-        200..=299 => Ok(Receipt::new(&format!("{}: {said}", message.destination.target))),
-        // The receiver takes nothing now, for no fault of the message: it wants fewer requests ("too early", "too many
-        // requests"), or its proxy has nobody behind it. The sink backs off, and no attempt is spent. A proxy may say so
-        // of a request that has arrived: then the message comes twice, as after any doubt.
-        425 | 429 | 502 | 503 => Err(PublishError::Unavailable(said)),
-        // Nothing takes messages at this path, or the relay may not post to it. Either may pass.
-        300..=399 | 404 | 405 | 410 => Err(PublishError::Unroutable { reason: "unroutable", detail: said }),
-        401 | 403 => {
-            let detail = format!("the relay {FORBIDDEN} here: {said}");
-            Err(PublishError::Unroutable { reason: "refused", detail })
-        }
-        413 | 431 => Err(PublishError::Rejected { reason: "too_large", detail: said }),
-        code @ 400..=499 if !matches!(code, 408 | 409) => {
-            Err(PublishError::Rejected { reason: "refused", detail: said })
-        }
-        // The receiver may have taken the message before it failed. 408: a part of the request came too late. 409: an
-        // earlier attempt is still in progress.
-        _ => Err(PublishError::Unconfirmed(said)),
-    }
 }
