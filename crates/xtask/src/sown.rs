@@ -243,9 +243,15 @@ impl Field {
         ensure!(list.status.success(), "this is no git repository");
         let list = String::from_utf8(list.stdout)?;
         let mut names: BTreeSet<&Path> = list.split_terminator('\0').map(Path::new).collect();
-        names.retain(|name| repository().join(name).is_file());
+        names.retain(|name| repository().join(name).exists());
         for name in &names {
-            copy_file(&repository().join(name), &self.tree.join(name))?;
+            let from = repository().join(name);
+            let to = self.tree.join(name);
+            match fs::read_link(&from) {
+                // A link to a folder of the tree.
+                Ok(folder) if from.is_dir() => link(&folder, &to)?,
+                _ => copy_file(&from, &to)?,
+            }
         }
         remove_others(&self.tree, &self.tree, &names)?;
         self.share_cache()
@@ -254,12 +260,8 @@ impl Field {
     /// The copy's tests use the files that other tests have downloaded and unpacked.
     fn share_cache(&self) -> Result<()> {
         let cache = cache::folder();
-        let link = self.tree.join(".cache");
         fs::create_dir_all(&cache)?;
-        if !link.exists() {
-            symlink(cache, link)?;
-        }
-        Ok(())
+        link(&cache, &self.tree.join(".cache"))
     }
 
     async fn apply(&self, bug: &Bug) -> Result<()> {
@@ -322,6 +324,14 @@ impl Field {
 struct Ended {
     success: bool,
     said: String,
+}
+
+fn link(folder: &Path, link: &Path) -> Result<()> {
+    fs::create_dir_all(link.parent().unwrap_or(link))?;
+    if !link.is_symlink() {
+        symlink(folder, link)?;
+    }
+    Ok(())
 }
 
 fn copy_file(from: &Path, to: &Path) -> Result<()> {
