@@ -5,6 +5,7 @@
 mod api;
 mod check;
 mod config;
+mod console;
 mod database;
 mod doctor;
 mod healthcheck;
@@ -78,6 +79,9 @@ struct Arguments {
     token_file: Option<PathBuf>,
 }
 
+const CONSOLE: &str = "It listens as `relay api` does, by the section [api], and answers /api/v1 as well. Example:
+  relay console --config /etc/outbox-relay/api.toml";
+
 const API: &str = "It has a section [api] in the configuration, and needs no sink and no route. Examples:
   relay api --config /etc/outbox-relay/api.toml
   curl http://127.0.0.1:9465/api/v1/status";
@@ -99,6 +103,9 @@ enum Command {
     /// database
     #[command(after_help = API)]
     Api,
+    /// Serve pages for a browser: what the outbox does, why a message is not sent, and orders
+    #[command(after_help = CONSOLE)]
+    Console,
     /// After a restore or a failover: show what goes out again, and with --yes keep numbers from coming again
     Recover(recover::Recover),
     /// Show or make a configuration
@@ -157,7 +164,8 @@ async fn dispatch(command: Command, options: &Arguments, request: &Request) -> a
         Command::Check(check) => check.run(&options.load()?).await,
         Command::Doctor(doctor) => doctor.run(&options.load()?).await,
         Command::Operate(operate) => operate.run(options, request).await,
-        Command::Api => api::run(options).await,
+        Command::Api => api::run(options, false).await,
+        Command::Console => api::run(options, true).await,
         Command::Recover(recover) => recover.run(&options.database()?).await,
         Command::Config(config) => config.run(options),
         Command::Completions(completions) => completions.run(),

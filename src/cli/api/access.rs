@@ -24,13 +24,13 @@ pub(super) const AT_ONCE: usize = 2;
 const WAITING: usize = 16;
 
 /// A refused request: the status, and a sentence.
-pub(super) type ApiRefusal = (StatusCode, String);
+pub(in crate::cli) type ApiRefusal = (StatusCode, String);
 
 /// The one who asks.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Caller {
-    pub(super) name: String,
-    pub(super) role: Role,
+pub(in crate::cli) struct Caller {
+    pub(in crate::cli) name: String,
+    pub(in crate::cli) role: Role,
 }
 
 /// The rules.

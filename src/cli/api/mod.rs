@@ -11,11 +11,11 @@ use std::{sync::Arc, time::Duration};
 use anyhow::Context as _;
 use axum::{
     Router,
-    body::{Body, to_bytes},
+    body::{Body, Bytes, to_bytes},
     extract::{self, State},
     http::{HeaderMap, Method, StatusCode, Uri, header},
     response::{IntoResponse as _, Response},
-    routing::get,
+    routing::{any, get},
 };
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -26,13 +26,16 @@ use tokio::{
 };
 
 pub(super) use self::request::paths;
-use self::{
-    access::{AT_ONCE, Access, ApiRefusal},
-    listen::Listening,
+pub(super) use self::{
+    access::{ApiRefusal, Caller},
     request::Request,
 };
+use self::{
+    access::{AT_ONCE, Access},
+    listen::Listening,
+};
 use super::{
-    Arguments, database, log,
+    Arguments, console, database, log,
     operate::{Answering, Role, told},
 };
 use crate::config::{ApiConfig, Config, ConfigError, Problem};
@@ -48,8 +51,8 @@ const BODY_WITHIN: Duration = Duration::from_secs(5);
 /// Most bytes of a body.
 const BODY: usize = 64 * 1024;
 
-/// Answers until a signal stops it.
-pub(super) async fn run(options: &Arguments) -> anyhow::Result<bool> {
+/// Answers until a signal stops it, with the pages of the console if these are wanted.
+pub(super) async fn run(options: &Arguments, has_pages: bool) -> anyhow::Result<bool> {
     if options.listen.is_some() {
         return Err(problem("--listen", "it is for `relay run`: give --set api.listen=ADDRESS").into());
     }
@@ -61,14 +64,15 @@ pub(super) async fn run(options: &Arguments) -> anyhow::Result<bool> {
     let api = Arc::new(Api { access, config, places: Semaphore::new(CONNECTIONS) });
     let mut terminate = signal(SignalKind::terminate()).context("SIGTERM cannot be handled")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT cannot be handled")?;
-    tracing::info!(address = %listener, "serving /api/v1");
+    tracing::info!(address = %listener, "serving {}", if has_pages { "pages and /api/v1" } else { "/api/v1" });
     let stop = async {
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
         }
     };
-    listener.serve(router(Arc::clone(&api)), DEADLINE + MARGIN, stop).await;
+    let router = router(Arc::clone(&api), has_pages);
+    listener.serve(router, DEADLINE + MARGIN, stop).await;
     // Those that are being answered.
     let all = u32::try_from(CONNECTIONS).unwrap_or(u32::MAX);
     timeout(MARGIN, api.places.acquire_many(all)).await.ok();
@@ -108,14 +112,16 @@ async fn open(config: &ApiConfig) -> anyhow::Result<(Listening, Access)> {
     Ok((Listening::open(address, config.socket.as_deref()).await?, access))
 }
 
-struct Api {
+pub(super) struct Api {
     access: Access,
     config: Config,
     places: Semaphore,
 }
 
-fn router(api: Arc<Api>) -> Router {
-    Router::new().route("/livez", get(async || "ok\n")).fallback(handle).with_state(api)
+fn router(api: Arc<Api>, has_pages: bool) -> Router {
+    let router = Router::new().route("/livez", get(async || "ok\n"));
+    let router = if has_pages { console::pages(router).route("/api/v1/{*path}", any(handle)) } else { router.fallback(handle) };
+    router.with_state(api)
 }
 
 async fn handle(State(api): State<Arc<Api>>, request: extract::Request) -> Response {
@@ -130,7 +136,7 @@ async fn handle(State(api): State<Arc<Api>>, request: extract::Request) -> Respo
 impl Api {
     async fn answer(&self, request: extract::Request) -> Result<Value, ApiRefusal> {
         let (head, body) = request.into_parts();
-        let caller = self.access.caller(&head.headers)?;
+        let caller = self.caller(&head.headers)?;
         let Some(path) = head.uri.path().strip_prefix("/api/v1/").map(str::to_owned) else {
             return Err((StatusCode::NOT_FOUND, "there is only /api/v1".to_owned()));
         };
@@ -141,34 +147,71 @@ impl Api {
             _ => return Err((StatusCode::METHOD_NOT_ALLOWED, "use GET or POST".to_owned())),
         };
         let request = Request { path, parameters };
-        let command = request.command(&caller.name).map_err(|error| (StatusCode::BAD_REQUEST, error))?;
-        let operation = command.operation();
-        if operation.role() > caller.role {
-            return Err((
-                StatusCode::FORBIDDEN,
-                format!("{} has not the role for it: {:?}", caller.name, operation.role()),
-            ));
-        }
-        if operation.role() > Role::Viewer {
-            if !is_post {
-                return Err((
-                    StatusCode::METHOD_NOT_ALLOWED,
-                    "it is recorded or changes something: use POST".to_owned(),
-                ));
+        let mut answers = self.ask(&caller, &[request], is_post).await?;
+        answers.pop().unwrap_or_else(|| Err((StatusCode::INTERNAL_SERVER_ERROR, "there is no answer".to_owned())))
+    }
+
+    /// Returns who asks.
+    pub(super) fn caller(&self, headers: &HeaderMap) -> Result<Caller, ApiRefusal> {
+        self.access.caller(headers)
+    }
+
+    /// Whether callers need tokens.
+    pub(super) fn has_tokens(&self) -> bool {
+        self.access.tokens.is_some()
+    }
+
+    /// Carries out commands on one connection. An answer is an error if its command failed.
+    ///
+    /// # Errors
+    ///
+    /// If the caller may not have one of them, or the database cannot be used.
+    pub(super) async fn ask(
+        &self,
+        caller: &Caller,
+        requests: &[Request],
+        is_post: bool,
+    ) -> Result<Vec<Result<Value, ApiRefusal>>, ApiRefusal> {
+        let command = |request: &Request| {
+            let command = request.command(&caller.name).map_err(|error| (StatusCode::BAD_REQUEST, error))?;
+            let role = command.operation().role();
+            if role > caller.role {
+                return Err((StatusCode::FORBIDDEN, format!("{} has not the role for it: {role:?}", caller.name)));
             }
-            tracing::info!(caller = caller.name, request.path, "an order, or a reveal");
-        }
+            if role > Role::Viewer {
+                if !is_post {
+                    let text = "it is recorded or changes something: use POST".to_owned();
+                    return Err((StatusCode::METHOD_NOT_ALLOWED, text));
+                }
+                tracing::info!(caller = caller.name, request.path, "an order, or a reveal");
+            }
+            Ok(command)
+        };
+        let commands = requests.iter().map(command).collect::<Result<Vec<_>, _>>()?;
         let places = self.access.places(&caller.name)?;
         let answering = async {
             let _own = places.acquire().await.ok();
             let _place = self.places.acquire().await.ok();
-            let mut db = database::connect_to_read(&self.config).await.map_err(|error| {
-                tracing::error!(error = format!("{error:#}"), "the database cannot be used");
-                (StatusCode::SERVICE_UNAVAILABLE, "the database cannot be used: see the log of `relay api`".to_owned())
-            })?;
-            let process = Answering { via: "api", config: &self.config };
-            let answer = database::within(&mut db, async |db| operation.answer(db, &process).await).await;
-            answer.map_err(|error| (StatusCode::UNPROCESSABLE_ENTITY, told(&error).to_string()))
+            let mut answers = Vec::new();
+            let mut db = None;
+            for command in &commands {
+                let mut connection = match db.take() {
+                    Some(connection) => connection,
+                    None => database::connect_to_read(&self.config).await.map_err(|error| {
+                        tracing::error!(error = format!("{error:#}"), "the database cannot be used");
+                        let text = "the database cannot be used: see the log of this process".to_owned();
+                        (StatusCode::SERVICE_UNAVAILABLE, text)
+                    })?,
+                };
+                let process = Answering { via: "api", config: &self.config };
+                let operation = command.operation();
+                let answer =
+                    database::within(&mut connection, async |db| operation.answer(db, &process).await).await;
+                // After an error a transaction may be open.
+                db = answer.is_ok().then_some(connection);
+                answers.push(answer.map_err(|error| (StatusCode::UNPROCESSABLE_ENTITY, told(&error).to_string())));
+            }
+            Ok(answers)
         };
         let late = |_| (StatusCode::GATEWAY_TIMEOUT, "the database did not answer in time".to_owned());
         timeout(DEADLINE, answering).await.map_err(late)?
@@ -188,10 +231,7 @@ async fn posted(headers: &HeaderMap, body: Body) -> Result<Vec<(String, String)>
     }
     let wrong =
         || (StatusCode::BAD_REQUEST, "the body must be a JSON object of texts, numbers and booleans".to_owned());
-    let too_long =
-        |_| (StatusCode::PAYLOAD_TOO_LARGE, format!("the body must come whole, and have at most {BODY} bytes"));
-    let late = |_| (StatusCode::REQUEST_TIMEOUT, "the body must come within five seconds".to_owned());
-    let body = timeout(BODY_WITHIN, to_bytes(body, BODY)).await.map_err(late)?.map_err(too_long)?;
+    let body = body_of(body, BODY).await?;
     let object: Option<serde_json::Map<String, Value>> = serde_json::from_slice(&body).ok();
     let parameter = |(name, value): (String, Value)| match value {
         Value::String(text) => Ok((name, text)),
@@ -199,6 +239,14 @@ async fn posted(headers: &HeaderMap, body: Body) -> Result<Vec<(String, String)>
         _ => Err(wrong()),
     };
     object.ok_or_else(wrong)?.into_iter().map(parameter).collect()
+}
+
+/// Reads a body of at most this many bytes.
+pub(super) async fn body_of(body: Body, most: usize) -> Result<Bytes, ApiRefusal> {
+    let too_long =
+        |_| (StatusCode::PAYLOAD_TOO_LARGE, format!("the body must come whole, and have at most {most} bytes"));
+    let late = |_| (StatusCode::REQUEST_TIMEOUT, "the body must come within five seconds".to_owned());
+    timeout(BODY_WITHIN, to_bytes(body, most)).await.map_err(late)?.map_err(too_long)
 }
 
 /// Returns the page docs/api.md.

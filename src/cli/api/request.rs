@@ -18,8 +18,8 @@ struct Commands {
 /// A path such as `dead/retry`, and parameters such as `reason` and `too_large`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Request {
-    pub(super) path: String,
-    pub(super) parameters: Vec<(String, String)>,
+    pub(in crate::cli) path: String,
+    pub(in crate::cli) parameters: Vec<(String, String)>,
 }
 
 impl Request {

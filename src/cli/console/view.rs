@@ -1,0 +1,241 @@
+//! What pages are made of.
+
+use outbox_relay::operate::shown::{shown, span};
+use serde_json::Value;
+use time::{OffsetDateTime, format_description::well_known::Rfc3339};
+
+use super::Request;
+
+/// A page.
+#[derive(Debug, Default)]
+pub(super) struct View {
+    /// Its heading.
+    pub(super) title: String,
+    /// The path of the entry of the menu that it belongs to.
+    pub(super) menu: &'static str,
+    /// The first sentence.
+    pub(super) verdict: Option<String>,
+    /// `good`, `wait`, `bad`, or empty.
+    pub(super) tone: &'static str,
+    /// The commands that give the same answers.
+    pub(super) commands: Vec<String>,
+    pub(super) blocks: Vec<Block>,
+}
+
+/// A part of a page.
+#[derive(Debug)]
+pub(super) enum Block {
+    /// Names and values.
+    Facts(Vec<(String, Cell)>),
+    /// Rows.
+    Table(Table),
+    /// The way of messages through the outbox.
+    Flow(Vec<Step>),
+    /// The life of a message.
+    Events(Vec<Event>),
+    /// A form that leads to a page.
+    Filter(Filter),
+    /// Orders, as links to their plans.
+    Orders(Vec<Link>),
+    /// A form that gives an order.
+    Confirm(Confirm),
+    /// A text of several lines.
+    Text(String, String),
+    /// An error, as a sentence.
+    Problem(String),
+}
+
+/// Rows under their columns.
+#[derive(Debug, Default)]
+pub(super) struct Table {
+    pub(super) title: String,
+    pub(super) columns: Vec<String>,
+    pub(super) rows: Vec<Vec<Cell>>,
+    /// The sentence in place of rows.
+    pub(super) empty: String,
+    /// The next page.
+    pub(super) more: Option<Link>,
+}
+
+/// A text, with what it leads to.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Cell {
+    pub(super) text: String,
+    pub(super) href: Option<String>,
+    /// `number`, `good`, `wait`, `bad`, or empty.
+    pub(super) tone: &'static str,
+    /// The time that the text tells relative to now.
+    pub(super) time: Option<String>,
+}
+
+/// A link, or the reason why there is none.
+#[derive(Debug, Default)]
+pub(super) struct Link {
+    pub(super) text: String,
+    pub(super) href: String,
+    /// Why it cannot be used.
+    pub(super) disabled: Option<String>,
+}
+
+/// A station of the flow.
+#[derive(Debug)]
+pub(super) struct Step {
+    pub(super) name: &'static str,
+    pub(super) count: Cell,
+    pub(super) note: String,
+    pub(super) is_beside: bool,
+}
+
+/// An event of a message's life.
+#[derive(Debug)]
+pub(super) struct Event {
+    pub(super) at: Cell,
+    pub(super) what: String,
+    pub(super) tone: &'static str,
+}
+
+/// A form of filters, which the address keeps.
+#[derive(Debug)]
+pub(super) struct Filter {
+    pub(super) action: String,
+    pub(super) fields: Vec<Field>,
+    pub(super) submit: &'static str,
+}
+
+/// A field of a form.
+#[derive(Debug)]
+pub(super) struct Field {
+    pub(super) name: &'static str,
+    pub(super) label: &'static str,
+    pub(super) value: String,
+    /// Empty: any text.
+    pub(super) choices: Vec<(String, bool)>,
+    pub(super) is_required: bool,
+}
+
+/// The last step of an order.
+#[derive(Debug)]
+pub(super) struct Confirm {
+    pub(super) action: String,
+    pub(super) hidden: Vec<(String, String)>,
+    /// The number of messages, to be typed in.
+    pub(super) count: Option<u64>,
+    pub(super) submit: String,
+    pub(super) warning: Option<String>,
+    /// Why the order cannot be given.
+    pub(super) disabled: Option<String>,
+}
+
+impl Cell {
+    /// A text of anybody: control characters and marks of direction are shown as escapes.
+    pub(super) fn text(text: &str) -> Self {
+        Self { text: shown(text), ..Self::default() }
+    }
+
+    pub(super) fn link(text: &str, href: impl Into<String>) -> Self {
+        Self { href: Some(href.into()), ..Self::text(text) }
+    }
+
+    /// A value of an answer: a time is relative to now, a number is aligned.
+    pub(super) fn of(value: &Value) -> Self {
+        match value {
+            Value::Null => Self::default(),
+            Value::Bool(is) => Self::text(if *is { "yes" } else { "no" }),
+            Value::Number(number) => Self { tone: "number", ..Self::text(&grouped(&number.to_string())) },
+            Value::String(text) => Self::time(text).unwrap_or_else(|| Self::text(text)),
+            Value::Array(all) => {
+                let all: Vec<_> = all.iter().map(|value| Self::of(value).text).collect();
+                Self::text(&all.join(", "))
+            }
+            Value::Object(_) => Self::text(&value.to_string()),
+        }
+    }
+
+    pub(super) fn toned(self, tone: &'static str) -> Self {
+        Self { tone, ..self }
+    }
+
+    fn time(text: &str) -> Option<Self> {
+        if text.len() < 20 || !text.ends_with('Z') {
+            return None;
+        }
+        let time = OffsetDateTime::parse(text, &Rfc3339).ok()?;
+        let ago = (OffsetDateTime::now_utc() - time).whole_microseconds();
+        let ago = i64::try_from(ago).ok()?;
+        let relative = match ago {
+            0..1_000_000 => "now".to_owned(),
+            1_000_000.. => format!("{} ago", span(ago)),
+            _ => format!("in {}", span(ago)),
+        };
+        Some(Self { time: Some(text.to_owned()), ..Self::text(&relative) })
+    }
+}
+
+/// A number with blanks between its thousands.
+pub(super) fn grouped(digits: &str) -> String {
+    if digits.len() < 5 || !digits.bytes().all(|digit| digit.is_ascii_digit()) {
+        return digits.to_owned();
+    }
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index) % 3 == 0 {
+            text.push('\u{202f}');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// Returns a request as a command line.
+pub(super) fn command(request: &Request) -> String {
+    let mut words = vec!["relay".to_owned()];
+    words.extend(request.path.split('/').map(str::to_owned));
+    for (name, value) in &request.parameters {
+        match (name.as_str(), value.as_str()) {
+            ("message" | "job", value) => words.push(quoted(value)),
+            (_, "false") => {}
+            (name, "true") => words.push(format!("--{}", name.replace('_', "-"))),
+            (name, value) => words.push(format!("--{} {}", name.replace('_', "-"), quoted(value))),
+        }
+    }
+    words.join(" ")
+}
+
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:@,".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", shown(word).replace('\'', "'\\''"))
+}
+
+/// Returns a path with a query.
+pub(super) fn href<'a>(path: &str, query: impl IntoIterator<Item = (&'a str, &'a str)>) -> String {
+    let mut form = url::form_urlencoded::Serializer::new(String::new());
+    form.extend_pairs(query.into_iter().filter(|(_, value)| !value.is_empty()));
+    let query = form.finish();
+    if query.is_empty() { path.to_owned() } else { format!("{path}?{query}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_from_outside_hides_nothing_and_a_time_is_relative() {
+        assert_eq!(Cell::text("a\u{202e}b\n").text, "a\\u{202e}b\\u{a}");
+        let past = Cell::of(&Value::from("2020-01-01T00:00:00Z"));
+        assert!(past.text.ends_with(" ago") && past.time.as_deref() == Some("2020-01-01T00:00:00Z"), "{past:?}");
+        assert_eq!(Cell::of(&Value::from("2020-01-01")).time, None);
+        assert_eq!(grouped("1234567"), "1\u{202f}234\u{202f}567");
+    }
+
+    #[test]
+    fn a_request_is_shown_as_its_command() {
+        let parameters = [("message", "7"), ("all", "false"), ("because", "it's fine"), ("group_by", "error")];
+        let parameters = parameters.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
+        let request = Request { path: "dead/retry".to_owned(), parameters };
+        assert_eq!(command(&request), "relay dead retry 7 --because 'it'\\''s fine' --group-by error");
+        assert_eq!(href("/dead", [("reason", "a b&c"), ("topic", "")]), "/dead?reason=a+b%26c");
+    }
+}
