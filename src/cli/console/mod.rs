@@ -19,7 +19,11 @@ use axum::{
     routing::get,
 };
 
-use self::{guard::Guard, pages::MENU, view::View};
+use self::{
+    guard::Guard,
+    pages::MENU,
+    view::{Block, View},
+};
 use super::{
     api::{Api, ApiRefusal, Caller},
     operate::Role,
