@@ -194,7 +194,11 @@ impl Arguments {
 
     /// Loads the configuration of a command that needs only the database.
     fn database(&self) -> Result<Config, ConfigError> {
-        Ok(load_for_database(&self.inputs())?.config)
+        Ok(self.database_of()?.config)
+    }
+
+    fn database_of(&self) -> Result<Loaded, ConfigError> {
+        load_for_database(&self.inputs())
     }
 
     /// Makes the client of `--via`, if that is given.
@@ -202,7 +206,7 @@ impl Arguments {
         self.via
             .as_ref()
             .filter(|url| !url.is_empty())
-            .map(|url| ApiClient::new(url, self.token_file.as_deref()))
+            .map(|url| ApiClient::new("--via", url, self.token_file.as_deref()))
             .transpose()
     }
 

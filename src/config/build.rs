@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, time::Duration};
 use outbox_relay::settings::{default_owner, sink_type::SINK_TYPES};
 
 use super::{
-    ApiConfig, Binding, Canary, Config, Database, Envelope, Http, Log, LogLogin, RelayConfig, Retention, RetryConfig,
-    Route, Secret, SinkConfig, Tracing,
+    ApiConfig, Binding, Canary, Config, ConsoleConfig, Database, Envelope, Http, Log, LogLogin, RelayConfig, Retention,
+    RetryConfig, Route, Secret, SinkConfig, Tracing,
     keys::{ENVELOPES, ORDERS},
     path::{KeyPath, key},
     reader::SettingsReader,
@@ -24,6 +24,7 @@ impl SettingsReader {
         config.retention = Retention::read(self, "", ());
         config.http = self.http();
         config.api = ApiConfig::read(self, "", ());
+        config.console = ConsoleConfig::read(self, "", ());
         config.log = Log::read(self, "", ());
         config.tracing = self.tracing();
         config.canary = self.canary();

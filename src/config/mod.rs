@@ -25,9 +25,9 @@ mod source;
 mod value;
 
 pub use outbox_relay::settings::{
-    AfterDead, ApiConfig, Binding, Canary, Config, Database, Envelope, Http, KafkaConfig, Log, LogFormat, LogLogin,
-    Management, OnRejected, RabbitMqConfig, RelayConfig, Retention, RetryConfig, Role, Route, Secret, SinkConfig,
-    Tracing,
+    AfterDead, ApiConfig, Binding, Canary, Config, ConsoleConfig, Database, Envelope, Http, KafkaConfig, Log,
+    LogFormat, LogLogin, Management, OnRejected, RabbitMqConfig, RelayConfig, Retention, RetryConfig, Role, Route,
+    Secret, SinkConfig, Tracing,
 };
 
 pub use self::{

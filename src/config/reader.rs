@@ -112,8 +112,11 @@ impl SettingsReader {
     }
 
     fn check_missing(&mut self, section: &Section) {
-        for (key, path) in section.keys() {
-            let given = |path: &str| self.settings.values.contains_key(path);
+        let given = |settings: &Settings, path: &str| settings.values.contains_key(path);
+        // Such a console asks others, which have the tables.
+        let asks_others = ["console.via", "console.outboxes"].iter().any(|path| given(&self.settings, path));
+        for (key, path) in section.keys().filter(|(key, _)| !(asks_others && key.path == "database.url")) {
+            let given = |path: &str| given(&self.settings, path);
             if let Unset::Required(sample) = key.unset
                 && !given(&path)
                 && !given(&format!("{path}_file"))

@@ -34,7 +34,7 @@ pub(in crate::cli) struct Caller {
 }
 
 /// The rules.
-pub(super) struct Access {
+pub(in crate::cli) struct Access {
     /// A file of tokens.
     pub(super) tokens: Option<PathBuf>,
     /// The role where there are no tokens; `None`: nobody is let in.
@@ -69,13 +69,18 @@ impl Access {
     /// # Errors
     ///
     /// If it is refused.
-    pub(super) fn caller(&self, headers: &HeaderMap) -> Result<Caller, ApiRefusal> {
+    pub(in crate::cli) fn caller(&self, headers: &HeaderMap) -> Result<Caller, ApiRefusal> {
         self.check_host(headers)?;
         let caller = self.authenticate(headers);
         // Those without a known token have one count together.
         let name = caller.as_ref().map_or("", |caller| &caller.name);
         self.count(name, Instant::now())?;
         caller
+    }
+
+    /// Whether callers need tokens.
+    pub(in crate::cli) fn has_tokens(&self) -> bool {
+        self.tokens.is_some()
     }
 
     /// Refuses other names than those of this process: a page that a browser on this machine shows could have made its
@@ -164,12 +169,16 @@ fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     values.next().is_none().then_some(value)
 }
 
+const ROLES: [(&str, Role); 3] = [("viewer", Role::Viewer), ("revealer", Role::Revealer), ("operator", Role::Operator)];
+
 fn role(word: &str) -> Option<Role> {
-    match word {
-        "viewer" => Some(Role::Viewer),
-        "revealer" => Some(Role::Revealer),
-        "operator" => Some(Role::Operator),
-        _ => None,
+    ROLES.iter().find(|(known, _)| *known == word).map(|(_, role)| *role)
+}
+
+impl Caller {
+    /// The word of its role.
+    pub(in crate::cli) fn role_word(&self) -> &'static str {
+        ROLES.iter().find(|(_, role)| *role == self.role).map_or("viewer", |(word, _)| word)
     }
 }
 

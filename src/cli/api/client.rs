@@ -16,8 +16,8 @@ use tokio::{net::UnixStream, time::timeout};
 use ureq::{Agent, tls::RootCerts};
 use url::Url;
 
-use super::problem;
 pub(crate) use super::request::Request;
+use super::{Caller, problem};
 
 /// The time that an answer may take.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -39,25 +39,33 @@ enum ApiPlace {
 
 impl ApiClient {
     /// Makes one for this address, with the token in a file.
-    pub(crate) fn new(url: &str, token: Option<&Path>) -> anyhow::Result<Self> {
+    ///
+    /// # Errors
+    ///
+    /// If the address, which has this flag or key, is none, or the token cannot be read.
+    pub(crate) fn new(at: &str, url: &str, token: Option<&Path>) -> anyhow::Result<Self> {
         let token = token.map(|file| {
             let text = fs::read_to_string(file);
             text.with_context(|| format!("the token's file {} cannot be read", file.display()))
         });
         let token = token.transpose()?.map(|text| text.trim().to_owned());
-        Ok(Self { place: ApiPlace::new(url)?, token })
+        Ok(Self { place: ApiPlace::new(at, url)?, token })
     }
 
-    /// Sends a request, and returns the answer.
-    pub(crate) async fn ask(&self, request: &Request) -> anyhow::Result<Value> {
+    /// Sends a request, for a caller of this process or for itself, and returns the answer.
+    pub(crate) async fn ask(&self, request: &Request, caller: Option<&Caller>) -> anyhow::Result<Value> {
         let pair = |(name, value): &(String, String)| (name.clone(), Value::from(value.as_str()));
         // In the body even of a question: proxies log URLs, and a key may be among the parameters.
         let body: Map<_, _> = request.parameters.iter().map(pair).collect();
-        let bearer = self.token.as_ref().map(|token| format!("Bearer {token}"));
+        let mut headers = vec![("content-type", JSON.to_owned())];
+        headers.extend(self.token.as_ref().map(|token| ("authorization", format!("Bearer {token}"))));
+        if let Some(caller) = caller {
+            headers.extend([("x-relay-user", caller.name.clone()), ("x-relay-role", caller.role_word().to_owned())]);
+        }
         let path = format!("/api/v1/{}", request.path);
         let body = Value::Object(body).to_string();
         let host = self.place.host();
-        let answer = self.place.post(&path, bearer, body).await;
+        let answer = self.place.post(&path, headers, body).await;
         let (status, text) = answer.with_context(|| format!("nobody answers at {host}"))?;
         let value: Option<Value> = serde_json::from_str(&text).ok();
         match (status, value) {
@@ -71,17 +79,17 @@ impl ApiClient {
 }
 
 impl ApiPlace {
-    fn new(url: &str) -> anyhow::Result<Self> {
+    fn new(at: &str, url: &str) -> anyhow::Result<Self> {
         if let Some(path) = url.strip_prefix("unix:") {
             return Ok(Self::Socket(path.into()));
         }
         let known = Url::parse(url).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
         let url = known.ok_or_else(|| {
             let examples = "https://outbox.example, http://127.0.0.1:9465 or unix:/run/outbox-relay/api.sock";
-            problem("--via", &format!("it must be an address such as {examples}"))
+            problem(at, &format!("it must be an address such as {examples}"))
         })?;
         if url.scheme() == "http" && !url.host_str().is_some_and(is_local) {
-            return Err(problem("--via", "the token would go to another machine without TLS: use https://").into());
+            return Err(problem(at, "the token would go to another machine without TLS: use https://").into());
         }
         Ok(Self::Address(client::agent(&url, RootCerts::PlatformVerifier, DEADLINE), url))
     }
@@ -93,37 +101,37 @@ impl ApiPlace {
         }
     }
 
-    async fn post(&self, path: &str, bearer: Option<String>, body: String) -> anyhow::Result<(u16, String)> {
+    async fn post(&self, path: &str, headers: Headers, body: String) -> anyhow::Result<(u16, String)> {
         match self {
-            Self::Address(agent, url) => post(agent, url, path, bearer, body),
-            Self::Socket(socket) => timeout(DEADLINE, post_to_socket(socket, path, bearer, body)).await?,
+            Self::Address(agent, url) => {
+                let mut url = url.clone();
+                url.set_path(&format!("{}{path}", url.path().trim_end_matches('/')));
+                let agent = agent.clone();
+                tokio::task::spawn_blocking(move || post(&agent, &url, headers, body)).await?
+            }
+            Self::Socket(socket) => timeout(DEADLINE, post_to_socket(socket, path, headers, body)).await?,
         }
     }
 }
 
+type Headers = Vec<(&'static str, String)>;
+
 /// Returns status and text of the answer.
-fn post(agent: &Agent, url: &Url, path: &str, bearer: Option<String>, body: String) -> anyhow::Result<(u16, String)> {
-    let mut url = url.clone();
-    url.set_path(&format!("{}{path}", url.path().trim_end_matches('/')));
-    let request = agent.post(url.as_str()).header("content-type", JSON);
-    let request = bearer.into_iter().fold(request, |request, bearer| request.header("authorization", bearer));
+fn post(agent: &Agent, url: &Url, headers: Headers, body: String) -> anyhow::Result<(u16, String)> {
+    let request = agent.post(url.as_str());
+    let request = headers.into_iter().fold(request, |request, (name, value)| request.header(name, value));
     let mut answer = request.send(body)?;
     let text = answer.body_mut().with_config().limit(u64::MAX).read_to_string()?;
     Ok((answer.status().as_u16(), text))
 }
 
 /// Does the same over a unix socket, which `ureq` cannot.
-async fn post_to_socket(
-    socket: &Path,
-    path: &str,
-    bearer: Option<String>,
-    body: String,
-) -> anyhow::Result<(u16, String)> {
+async fn post_to_socket(socket: &Path, path: &str, headers: Headers, body: String) -> anyhow::Result<(u16, String)> {
     let stream = TokioIo::new(UnixStream::connect(socket).await?);
     let (mut sender, connection) = http1::handshake(stream).await?;
     tokio::spawn(connection);
-    let request = Http::post(path).header("host", "localhost").header("content-type", JSON);
-    let request = bearer.into_iter().fold(request, |request, bearer| request.header("authorization", bearer));
+    let request = Http::post(path).header("host", "localhost");
+    let request = headers.into_iter().fold(request, |request, (name, value)| request.header(name, value));
     let answer = sender.send_request(request.body(Body::from(body))?).await?;
     let status = answer.status().as_u16();
     let text = to_bytes(Body::new(answer.into_body()), usize::MAX).await?;

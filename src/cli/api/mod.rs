@@ -4,6 +4,7 @@
 mod access;
 pub(super) mod client;
 mod listen;
+mod outboxes;
 mod request;
 
 use std::{sync::Arc, time::Duration};
@@ -26,19 +27,19 @@ use tokio::{
 };
 
 pub(super) use self::request::paths;
+use self::{access::AT_ONCE, listen::Listening, outboxes::AnswerSource};
 pub(super) use self::{
-    access::{ApiRefusal, Caller},
+    access::{Access, ApiRefusal, Caller},
     request::Request,
-};
-use self::{
-    access::{AT_ONCE, Access},
-    listen::Listening,
 };
 use super::{
     Arguments, console, database, log,
-    operate::{Answering, Role, told},
+    operate::{Answering, Operate, Role, told},
 };
-use crate::config::{ApiConfig, Config, ConfigError, Problem};
+use crate::{
+    config::{ApiConfig, ConfigError, Loaded, Problem},
+    doctor,
+};
 
 /// The time that a request may take.
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -51,17 +52,25 @@ const BODY_WITHIN: Duration = Duration::from_secs(5);
 /// Most bytes of a body.
 const BODY: usize = 64 * 1024;
 
+/// The path of the doctor's findings. It is no command, because it connects by itself.
+const DOCTOR: &str = "doctor";
+
 /// Answers until a signal stops it, with the pages of the console if these are wanted.
 pub(super) async fn run(options: &Arguments, has_pages: bool) -> anyhow::Result<bool> {
     if options.listen.is_some() {
         return Err(problem("--listen", "it is for `relay run`: give --set api.listen=ADDRESS").into());
     }
-    let config = options.database()?;
-    let _log = log::init(&config.log)?;
-    let (listener, access) = open(&config.api).await?;
-    // It is better to find out now that the database cannot be used.
-    drop(database::connect_to_read(&config).await?);
-    let api = Arc::new(Api { access, config, places: Semaphore::new(CONNECTIONS) });
+    let loaded = options.database_of()?;
+    let _log = log::init(&loaded.config.log)?;
+    let root = outboxes::prefix(&loaded.config.console.prefix)?;
+    let (listener, access) = open(&loaded.config.api).await?;
+    let is_fleet = loaded.config.console.outboxes.is_some();
+    let site = Arc::new(Site { access, root, is_fleet });
+    let apis = outboxes::open(&site, loaded)?;
+    if let ([api], false) = (apis.as_slice(), is_fleet) {
+        // It is better to find out now that the database cannot be used.
+        api.source.check().await?;
+    }
     let mut terminate = signal(SignalKind::terminate()).context("SIGTERM cannot be handled")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT cannot be handled")?;
     tracing::info!(address = %listener, "serving {}", if has_pages { "pages and /api/v1" } else { "/api/v1" });
@@ -71,11 +80,12 @@ pub(super) async fn run(options: &Arguments, has_pages: bool) -> anyhow::Result<
             _ = interrupt.recv() => {}
         }
     };
-    let router = router(Arc::clone(&api), has_pages);
-    listener.serve(router, DEADLINE + MARGIN, stop).await;
+    listener.serve(router(&site, &apis, has_pages), DEADLINE + MARGIN, stop).await;
     // Those that are being answered.
     let all = u32::try_from(CONNECTIONS).unwrap_or(u32::MAX);
-    timeout(MARGIN, api.places.acquire_many(all)).await.ok();
+    for api in &apis {
+        timeout(MARGIN, api.places.acquire_many(all)).await.ok();
+    }
     Ok(true)
 }
 
@@ -112,16 +122,52 @@ async fn open(config: &ApiConfig) -> anyhow::Result<(Listening, Access)> {
     Ok((Listening::open(address, config.socket.as_deref()).await?, access))
 }
 
+/// What all outboxes of a process share.
+pub(super) struct Site {
+    pub(super) access: Access,
+    /// The path of the first page, without a slash at its end.
+    pub(super) root: String,
+    /// Whether the first page shows several outboxes.
+    pub(super) is_fleet: bool,
+}
+
+/// The answers about one outbox.
 pub(super) struct Api {
-    access: Access,
-    config: Config,
+    pub(super) site: Arc<Site>,
+    /// Its name; empty if there is only one.
+    pub(super) name: String,
+    /// The path of its first page, without a slash at its end.
+    pub(super) base: String,
+    /// `console.trace_url`
+    pub(super) trace_url: String,
+    pub(super) rates: console::Rates,
+    source: AnswerSource,
     places: Semaphore,
 }
 
-fn router(api: Arc<Api>, has_pages: bool) -> Router {
-    let router = Router::new().route("/livez", get(async || "ok\n"));
-    let router = if has_pages { console::pages(router).route("/api/v1/{*path}", any(handle)) } else { router.fallback(handle) };
-    router.with_state(api)
+fn router(site: &Arc<Site>, apis: &[Arc<Api>], has_pages: bool) -> Router {
+    let of_one = |api: &Arc<Api>| {
+        let router = Router::new().route("/api/v1/{*path}", any(handle));
+        let router = if has_pages { router.fallback(console::handle) } else { router.fallback(handle) };
+        router.with_state(Arc::clone(api))
+    };
+    let mut router = Router::new().route("/livez", get(async || "ok\n"));
+    if has_pages {
+        router = console::files(router);
+    }
+    match apis {
+        [api] if !site.is_fleet => router = router.merge(of_one(api)),
+        all => {
+            for api in all {
+                router = router.nest_service(&format!("/o/{}", api.name), of_one(api));
+            }
+            if has_pages {
+                router = router.merge(console::fleet(site, all));
+            }
+        }
+    }
+    // A proxy may leave the prefix in the path, or not.
+    if site.root.is_empty() { router } else { router.clone().nest_service(&site.root, router) }
 }
 
 async fn handle(State(api): State<Arc<Api>>, request: extract::Request) -> Response {
@@ -136,7 +182,7 @@ async fn handle(State(api): State<Arc<Api>>, request: extract::Request) -> Respo
 impl Api {
     async fn answer(&self, request: extract::Request) -> Result<Value, ApiRefusal> {
         let (head, body) = request.into_parts();
-        let caller = self.caller(&head.headers)?;
+        let caller = self.site.access.caller(&head.headers)?;
         let Some(path) = head.uri.path().strip_prefix("/api/v1/").map(str::to_owned) else {
             return Err((StatusCode::NOT_FOUND, "there is only /api/v1".to_owned()));
         };
@@ -151,16 +197,6 @@ impl Api {
         answers.pop().unwrap_or_else(|| Err((StatusCode::INTERNAL_SERVER_ERROR, "there is no answer".to_owned())))
     }
 
-    /// Returns who asks.
-    pub(super) fn caller(&self, headers: &HeaderMap) -> Result<Caller, ApiRefusal> {
-        self.access.caller(headers)
-    }
-
-    /// Whether callers need tokens.
-    pub(super) fn has_tokens(&self) -> bool {
-        self.access.tokens.is_some()
-    }
-
     /// Carries out commands on one connection. An answer is an error if its command failed.
     ///
     /// # Errors
@@ -172,50 +208,75 @@ impl Api {
         requests: &[Request],
         is_post: bool,
     ) -> Result<Vec<Result<Value, ApiRefusal>>, ApiRefusal> {
-        let command = |request: &Request| {
-            let command = request.command(&caller.name).map_err(|error| (StatusCode::BAD_REQUEST, error))?;
-            let role = command.operation().role();
-            if role > caller.role {
-                return Err((StatusCode::FORBIDDEN, format!("{} has not the role for it: {role:?}", caller.name)));
-            }
-            if role > Role::Viewer {
-                if !is_post {
-                    let text = "it is recorded or changes something: use POST".to_owned();
-                    return Err((StatusCode::METHOD_NOT_ALLOWED, text));
-                }
-                tracing::info!(caller = caller.name, request.path, "an order, or a reveal");
-            }
-            Ok(command)
-        };
-        let commands = requests.iter().map(command).collect::<Result<Vec<_>, _>>()?;
-        let places = self.access.places(&caller.name)?;
+        let commands: Vec<_> =
+            requests.iter().map(|request| command(request, caller, is_post)).collect::<Result<_, _>>()?;
+        // Of several outboxes, one that does not answer keeps its callers from no other.
+        let places = self.site.access.places(&format!("{}/{}", self.name, caller.name))?;
         let answering = async {
             let _own = places.acquire().await.ok();
             let _place = self.places.acquire().await.ok();
-            let mut answers = Vec::new();
-            let mut db = None;
-            for command in &commands {
-                let mut connection = match db.take() {
-                    Some(connection) => connection,
-                    None => database::connect_to_read(&self.config).await.map_err(|error| {
-                        tracing::error!(error = format!("{error:#}"), "the database cannot be used");
-                        let text = "the database cannot be used: see the log of this process".to_owned();
-                        (StatusCode::SERVICE_UNAVAILABLE, text)
-                    })?,
-                };
-                let process = Answering { via: "api", config: &self.config };
-                let operation = command.operation();
-                let answer =
-                    database::within(&mut connection, async |db| operation.answer(db, &process).await).await;
-                // After an error a transaction may be open.
-                db = answer.is_ok().then_some(connection);
-                answers.push(answer.map_err(|error| (StatusCode::UNPROCESSABLE_ENTITY, told(&error).to_string())));
+            match &self.source {
+                AnswerSource::Database(loaded) => answers(loaded, &commands).await,
+                AnswerSource::Api(client) => {
+                    let mut answers = Vec::new();
+                    for request in requests {
+                        let answer = client.ask(request, Some(caller)).await;
+                        answers.push(answer.map_err(|error| (StatusCode::BAD_GATEWAY, format!("{error:#}"))));
+                    }
+                    Ok(answers)
+                }
             }
-            Ok(answers)
         };
         let late = |_| (StatusCode::GATEWAY_TIMEOUT, "the database did not answer in time".to_owned());
         timeout(DEADLINE, answering).await.map_err(late)?
     }
+}
+
+/// Reads a request as a command, if the caller may give it; `None`: it is the doctor's.
+fn command(request: &Request, caller: &Caller, is_post: bool) -> Result<Option<Operate>, ApiRefusal> {
+    if request.path == DOCTOR && request.parameters.is_empty() {
+        return Ok(None);
+    }
+    let command = request.command(&caller.name).map_err(|error| (StatusCode::BAD_REQUEST, error))?;
+    let role = command.operation().role();
+    if role > caller.role {
+        return Err((StatusCode::FORBIDDEN, format!("{} has not the role for it: {role:?}", caller.name)));
+    }
+    if role > Role::Viewer {
+        if !is_post {
+            let text = "it is recorded or changes something: use POST".to_owned();
+            return Err((StatusCode::METHOD_NOT_ALLOWED, text));
+        }
+        tracing::info!(caller = caller.name, request.path, "an order, or a reveal");
+    }
+    Ok(Some(command))
+}
+
+async fn answers(loaded: &Loaded, commands: &[Option<Operate>]) -> Result<Vec<Result<Value, ApiRefusal>>, ApiRefusal> {
+    let config = &loaded.config;
+    let mut answers = Vec::new();
+    let mut db = None;
+    for command in commands {
+        let Some(command) = command else {
+            answers.push(Ok(json!(doctor::examine_as_operator(loaded).await)));
+            continue;
+        };
+        let mut connection = match db.take() {
+            Some(connection) => connection,
+            None => database::connect_to_read(config).await.map_err(|error| {
+                tracing::error!(error = format!("{error:#}"), "the database cannot be used");
+                let text = "the database cannot be used: see the log of this process".to_owned();
+                (StatusCode::SERVICE_UNAVAILABLE, text)
+            })?,
+        };
+        let process = Answering { via: "api", config };
+        let operation = command.operation();
+        let answer = database::within(&mut connection, async |db| operation.answer(db, &process).await).await;
+        // After an error a transaction may be open.
+        db = answer.is_ok().then_some(connection);
+        answers.push(answer.map_err(|error| (StatusCode::UNPROCESSABLE_ENTITY, told(&error).to_string())));
+    }
+    Ok(answers)
 }
 
 /// Returns the parameters in a query.
@@ -253,7 +314,8 @@ pub(super) async fn body_of(body: Body, most: usize) -> Result<Bytes, ApiRefusal
 #[must_use]
 pub fn reference() -> String {
     let mut text = String::from(include_str!("api.md"));
-    for (path, parameters) in paths() {
+    let doctor = (format!("/{DOCTOR}"), Vec::new());
+    for (path, parameters) in paths().into_iter().chain([doctor]) {
         let parameters: Vec<_> = parameters.iter().map(|name| format!("`{name}`")).collect();
         text.extend(["| `", &path, "` | ", &parameters.join(", "), " |\n"]);
     }
@@ -267,6 +329,7 @@ mod tests {
     use tempfile::NamedTempFile;
 
     use super::*;
+    use crate::config::Config;
 
     fn config(listen: &str, tokens: Option<&NamedTempFile>) -> ApiConfig {
         let tokens_file = tokens.map(|file| file.path().to_owned());

@@ -9,7 +9,7 @@ use outbox_core::Uuid;
 use outbox_relay::settings::is_local;
 use sha2::{Digest as _, Sha256};
 
-use crate::cli::api::{Api, ApiRefusal, Caller};
+use crate::cli::api::{Access, ApiRefusal, Caller};
 
 /// The cookie where the browser may have no TLS: on this machine.
 const LOCAL_COOKIE: &str = "relay-console";
@@ -37,13 +37,13 @@ impl Guard {
     /// # Errors
     ///
     /// If it is refused.
-    pub(super) fn caller(&self, api: &Api, headers: &HeaderMap) -> Result<(Caller, String), ApiRefusal> {
+    pub(super) fn caller(&self, access: &Access, headers: &HeaderMap) -> Result<(Caller, String), ApiRefusal> {
         let token = cookie(headers);
         let mut headers = headers.clone();
         if let Some(token) = token.as_deref().filter(|_| !headers.contains_key(header::AUTHORIZATION)) {
             headers.insert(header::AUTHORIZATION, bearer(token)?);
         }
-        let caller = api.caller(&headers)?;
+        let caller = access.caller(&headers)?;
         let form = self.form_token(&caller, token.as_deref().unwrap_or_default());
         Ok((caller, form))
     }
@@ -62,10 +62,10 @@ impl Guard {
 /// # Errors
 ///
 /// If the token is none.
-pub(super) fn remember(api: &Api, headers: &HeaderMap, token: &str) -> Result<HeaderValue, ApiRefusal> {
+pub(super) fn remember(access: &Access, headers: &HeaderMap, token: &str) -> Result<HeaderValue, ApiRefusal> {
     let mut probe = headers.clone();
     probe.insert(header::AUTHORIZATION, bearer(token)?);
-    api.caller(&probe)?;
+    access.caller(&probe)?;
     set_cookie(headers, &BASE64.encode(token), "")
 }
 
@@ -84,9 +84,8 @@ pub(super) fn check_origin(headers: &HeaderMap) -> Result<(), ApiRefusal> {
     let refused = || Err((StatusCode::FORBIDDEN, "the request comes from another site".to_owned()));
     match (text("sec-fetch-site"), text("origin")) {
         (Some("same-origin"), _) => Ok(()),
-        (Some(_), _) => refused(),
         (None, Some(origin)) if is_own(origin) => Ok(()),
-        (None, _) => refused(),
+        _ => refused(),
     }
 }
 

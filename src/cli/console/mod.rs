@@ -6,6 +6,7 @@
 mod guard;
 mod orders;
 mod pages;
+mod rates;
 mod view;
 
 use std::sync::{Arc, LazyLock};
@@ -19,114 +20,168 @@ use axum::{
     routing::get,
 };
 
+pub(super) use self::rates::Rates;
 use self::{
     guard::Guard,
     pages::MENU,
-    view::{Block, View},
+    view::{Block, View, href},
 };
 use super::{
-    api::{Api, ApiRefusal, Caller},
+    api::{Api, ApiRefusal, Caller, Site},
     operate::Role,
 };
-pub(super) use crate::cli::api::Request;
+use crate::cli::api::Request;
 
 /// Most bytes of a form.
 const FORM: usize = 64 * 1024;
-/// The answer to a request without a known token.
 const LOGIN: &str = "/login";
 
 static GUARD: LazyLock<Guard> = LazyLock::new(Guard::new);
 
-/// Adds the pages.
-pub(super) fn pages(router: Router<Arc<Api>>) -> Router<Arc<Api>> {
-    let style = ("text/css; charset=utf-8", include_str!("static/console.css"));
-    let script = ("text/javascript; charset=utf-8", include_str!("static/console.js"));
-    let file = |(kind, text): (&'static str, &'static str)| {
+/// Adds the files that all pages need.
+pub(super) fn files(router: Router) -> Router {
+    let file = |kind: &'static str, text: &'static str| {
         get(async move || {
             let headers = [(header::CONTENT_TYPE, kind), (header::CACHE_CONTROL, "max-age=300")];
             secured((headers, text).into_response())
         })
     };
-    router.route("/static/console.css", file(style)).route("/static/console.js", file(script)).fallback(handle)
+    router
+        .route("/static/console.css", file("text/css; charset=utf-8", include_str!("static/console.css")))
+        .route("/static/console.js", file("text/javascript; charset=utf-8", include_str!("static/console.js")))
+        .route("/static/icon.svg", file("image/svg+xml", include_str!("static/icon.svg")))
 }
 
-async fn handle(State(api): State<Arc<Api>>, request: extract::Request) -> Response {
+/// Answers a request for a page of an outbox.
+pub(super) async fn handle(State(api): State<Arc<Api>>, request: extract::Request) -> Response {
+    respond(&api.site, &Place::Outbox(&api), request).await
+}
+
+/// Returns the page of several outboxes.
+pub(super) fn fleet(site: &Arc<Site>, apis: &[Arc<Api>]) -> Router {
+    let fleet = Fleet { site: Arc::clone(site), apis: Arc::from(apis) };
+    let answer = async |State(fleet): State<Fleet>, request: extract::Request| {
+        respond(&fleet.site, &Place::Fleet(&fleet.apis), request).await
+    };
+    Router::new().fallback(answer).with_state(fleet)
+}
+
+/// Several outboxes.
+#[derive(Clone)]
+struct Fleet {
+    site: Arc<Site>,
+    apis: Arc<[Arc<Api>]>,
+}
+
+/// What a page is about.
+enum Place<'a> {
+    Outbox(&'a Api),
+    Fleet(&'a [Arc<Api>]),
+}
+
+impl Place<'_> {
+    /// The path of its first page, without a slash at the end, and the name of the outbox.
+    fn base<'a>(&'a self, site: &'a Site) -> (&'a str, &'a str) {
+        match self {
+            Self::Outbox(api) => (&api.base, &api.name),
+            Self::Fleet(_) => (&site.root, ""),
+        }
+    }
+}
+
+async fn respond(site: &Site, place: &Place<'_>, request: extract::Request) -> Response {
     let (head, body) = request.into_parts();
-    let path = head.uri.path_and_query().map_or("/", |path| path.as_str()).to_owned();
-    let response = match answer(&api, &head, body).await {
+    let response = match answer(site, place, &head, body).await {
         Ok(response) => response,
         Err((StatusCode::UNAUTHORIZED, _)) if head.method == Method::GET && head.uri.path() != LOGIN => {
-            Redirect::to(&view::href(LOGIN, [("next", path.as_str())])).into_response()
+            let (base, _) = place.base(site);
+            let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
+            let next = format!("{base}{path}");
+            Redirect::to(&href(&format!("{}{LOGIN}", site.root), [("next", next.as_str())])).into_response()
         }
-        Err((status, text)) => {
-            let page = Shell { view: &View { title: title(status), ..View::default() }, user: None, form: "", problem: &text };
-            (status, html(&page)).into_response()
+        Err((status, problem)) => {
+            let view = View { title: title(status).to_owned(), ..View::default() };
+            (status, html(&Shell { problem: &problem, ..Shell::new(site, place, &view) })).into_response()
         }
     };
     secured(response)
 }
 
-fn title(status: StatusCode) -> String {
+fn title(status: StatusCode) -> &'static str {
     match status {
-        StatusCode::NOT_FOUND => "There is no such page".to_owned(),
-        StatusCode::FORBIDDEN => "Not allowed".to_owned(),
-        StatusCode::TOO_MANY_REQUESTS => "Too many requests".to_owned(),
-        StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => "The database does not answer".to_owned(),
-        _ => "The request was refused".to_owned(),
+        StatusCode::NOT_FOUND => "There is no such page",
+        StatusCode::FORBIDDEN => "Not allowed",
+        StatusCode::TOO_MANY_REQUESTS => "Too many requests",
+        StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => "The database does not answer",
+        _ => "The request was refused",
     }
 }
 
-async fn answer(api: &Api, head: &Parts, body: Body) -> Result<Response, ApiRefusal> {
+async fn answer(site: &Site, place: &Place<'_>, head: &Parts, body: Body) -> Result<Response, ApiRefusal> {
     let path = head.uri.path();
     let is_post = match head.method {
         Method::GET => false,
         Method::POST => true,
         _ => return Err((StatusCode::METHOD_NOT_ALLOWED, "use GET or POST".to_owned())),
     };
-    let form = if is_post {
+    let query = if is_post {
         guard::check_origin(&head.headers)?;
         posted(&head.headers, body).await?
     } else {
         Query::of(head.uri.query().unwrap_or_default())
     };
-    match (path, is_post) {
-        (LOGIN, false) => return Ok(html(&Login { next: own_path(form.get("next")), problem: "" }).into_response()),
-        (LOGIN, true) => return log_in(api, &head.headers, &form),
-        _ => {}
+    if path == LOGIN {
+        return log_in(site, &head.headers, is_post.then_some(&query), query.get("next"));
     }
-    let (caller, form_token) = GUARD.caller(api, &head.headers)?;
-    if is_post && form.get("form_token") != form_token {
-        return Err((StatusCode::FORBIDDEN, "the form is of an earlier start of the console: load its page again".to_owned()));
+    let (caller, form) = GUARD.caller(&site.access, &head.headers)?;
+    if is_post && query.get("form_token") != form {
+        return Err((
+            StatusCode::FORBIDDEN,
+            "the form is of an earlier start of the console: load its page again".to_owned(),
+        ));
     }
     if path == "/logout" && is_post {
         let cookie = guard::forget(&head.headers)?;
-        return Ok(([(header::SET_COOKIE, cookie)], Redirect::to(LOGIN)).into_response());
+        let to = format!("{}{LOGIN}", site.root);
+        return Ok(([(header::SET_COOKIE, cookie)], Redirect::to(&to)).into_response());
     }
-    let visit = Visit { api, caller, query: form };
-    if is_post {
-        let to = orders::give(&visit, path).await?;
-        return Ok(Redirect::to(&to).into_response());
-    }
-    let view = pages::view(&visit, path).await?;
-    let user = api.has_tokens().then_some(visit.caller.name.as_str());
-    Ok(html(&Shell { view: &view, user, form: &form_token, problem: "" }).into_response())
+    let user = site.access.has_tokens().then(|| caller.name.clone());
+    let view = match place {
+        Place::Outbox(api) => {
+            let visit = Visit { api, caller, query };
+            match path.strip_prefix("/order/") {
+                Some(order) if is_post => {
+                    let to = orders::give(&visit, order).await?;
+                    return Ok(Redirect::to(&format!("{}{to}", api.base)).into_response());
+                }
+                Some(order) => orders::view(&visit, order).await?,
+                None => pages::view(&visit, path, is_post).await?,
+            }
+        }
+        Place::Fleet(apis) if path == "/" && !is_post => pages::fleet(apis, &caller).await,
+        Place::Fleet(_) => return Err(pages::missing(path)),
+    };
+    let shell = Shell { user: user.as_deref(), form: &form, ..Shell::new(site, place, &view) };
+    Ok(html(&shell).into_response())
 }
 
-fn log_in(api: &Api, headers: &HeaderMap, form: &Query) -> Result<Response, ApiRefusal> {
-    let next = own_path(form.get("next"));
-    match guard::remember(api, headers, form.get("token")) {
-        Ok(cookie) => Ok(([(header::SET_COOKIE, cookie)], Redirect::to(next)).into_response()),
+/// Shows the form of the login, or takes what was typed in.
+fn log_in(site: &Site, headers: &HeaderMap, given: Option<&Query>, next: &str) -> Result<Response, ApiRefusal> {
+    let root = site.root.as_str();
+    let next = if is_own(next) { next.to_owned() } else { format!("{root}/") };
+    let Some(given) = given else { return Ok(html(&Login { root, next: &next, problem: "" }).into_response()) };
+    match guard::remember(&site.access, headers, given.get("token")) {
+        Ok(cookie) => Ok(([(header::SET_COOKIE, cookie)], Redirect::to(&next)).into_response()),
         Err((StatusCode::UNAUTHORIZED, problem)) => {
-            Ok((StatusCode::UNAUTHORIZED, html(&Login { next, problem: &problem })).into_response())
+            Ok((StatusCode::UNAUTHORIZED, html(&Login { root, next: &next, problem: &problem })).into_response())
         }
         Err(error) => Err(error),
     }
 }
 
-/// A path of the console, so that a login leads to no other site.
-fn own_path(next: &str) -> &str {
-    let is_own = next.starts_with('/') && !next.starts_with("//") && !next.contains(['\\', '\r', '\n']);
-    if is_own { next } else { "/" }
+/// Whether it is a path, so that a login leads to no other site.
+fn is_own(next: &str) -> bool {
+    next.starts_with('/') && !next.starts_with("//") && next.chars().all(|c| c.is_ascii_graphic() && c != '\\')
 }
 
 /// A visit of a person to a page.
@@ -138,10 +193,10 @@ struct Visit<'a> {
 }
 
 impl Visit<'_> {
-    /// Returns the reason why an order cannot be given, if there is one.
-    fn no_orders(&self) -> Option<String> {
+    /// Returns the reason why the person cannot do what needs this role, if there is one.
+    fn lacks(&self, role: Role, word: &str) -> Option<String> {
         let name = &self.caller.name;
-        (self.caller.role < Role::Operator).then(|| format!("{name} is no operator: orders need a token of that role"))
+        (self.caller.role < role).then(|| format!("{name} is no {word}: it needs a token of that role"))
     }
 }
 
@@ -175,21 +230,29 @@ async fn posted(headers: &HeaderMap, body: Body) -> Result<Query, ApiRefusal> {
 #[template(path = "page.html")]
 struct Shell<'a> {
     view: &'a View,
+    root: &'a str,
+    base: &'a str,
+    /// The name of the outbox; empty if there is only one, and of the first page of several.
+    name: &'a str,
+    menu: &'static [(&'static str, &'static str)],
     /// `None`: there are no tokens.
     user: Option<&'a str>,
     form: &'a str,
     problem: &'a str,
 }
 
-impl Shell<'_> {
-    fn menu(&self) -> &'static [(&'static str, &'static str)] {
-        MENU
+impl<'a> Shell<'a> {
+    fn new(site: &'a Site, place: &'a Place<'_>, view: &'a View) -> Self {
+        let (base, name) = place.base(site);
+        let menu = if matches!(place, Place::Outbox(_)) { MENU } else { &[] };
+        Self { view, root: &site.root, base, name, menu, user: None, form: "", problem: "" }
     }
 }
 
 #[derive(askama::Template)]
 #[template(path = "login.html")]
 struct Login<'a> {
+    root: &'a str,
     next: &'a str,
     problem: &'a str,
 }
@@ -227,13 +290,15 @@ mod tests {
     #[test]
     fn a_login_leads_to_a_page_of_the_console() {
         for (next, expected) in [
-            ("/dead?reason=x", "/dead?reason=x"),
-            ("//evil.example", "/"),
-            ("https://evil.example", "/"),
-            ("/\\evil.example", "/"),
-            ("", "/"),
+            ("/dead?reason=x", true),
+            ("/outbox/o/shop/", true),
+            ("//evil.example", false),
+            ("https://evil.example", false),
+            ("/\\evil.example", false),
+            ("/\t/evil.example", false),
+            ("", false),
         ] {
-            assert_eq!(own_path(next), expected, "{next}");
+            assert_eq!(is_own(next), expected, "{next}");
         }
     }
 }

@@ -4,8 +4,9 @@ use axum::http::StatusCode;
 use serde_json::Value;
 
 use super::{
-    ApiRefusal, Request, Visit,
-    view::{Block, Cell, Confirm, Link, Table, View, command, grouped, href},
+    ApiRefusal, Request, Role, Visit,
+    pages::{counted, duplicates, label},
+    view::{Block, Cell, Confirm, Field, Link, Table, View, command, href},
 };
 
 /// An order, and how it is shown.
@@ -19,7 +20,12 @@ struct Order {
     has_plan: bool,
 }
 
-const fn planned(path: &'static str, title: &'static str, submit: &'static str, warning: Option<&'static str>) -> Order {
+const fn planned(
+    path: &'static str,
+    title: &'static str,
+    submit: &'static str,
+    warning: Option<&'static str>,
+) -> Order {
     Order { path, title, submit, warning, has_plan: true }
 }
 
@@ -27,7 +33,7 @@ const fn single(path: &'static str, title: &'static str, submit: &'static str, w
     Order { path, title, submit, warning, has_plan: false }
 }
 
-const ORDERS: [Order; 9] = [
+const ORDERS: [Order; 10] = [
     planned("dead/retry", "Retry dead messages", "Retry", None),
     planned(
         "dead/release",
@@ -46,17 +52,25 @@ const ORDERS: [Order; 9] = [
     ),
     single("pause", "Pause", "Pause", Some("Messages wait until it is resumed.")),
     single("resume", "Resume", "Resume", None),
+    single(
+        "inbox/retry",
+        "Let a consumer retry what it gave up",
+        "Retry",
+        Some("A running consumer takes it up, behind newer messages of the key."),
+    ),
     single("jobs/stop", "Stop a job", "Stop", Some("What it has done stays done.")),
 ];
 
 fn of(path: &str) -> Result<&'static Order, ApiRefusal> {
-    let order = path.strip_prefix("/order/").and_then(|path| ORDERS.iter().find(|order| order.path == path));
-    order.ok_or_else(|| (StatusCode::NOT_FOUND, "there is no such order".to_owned()))
+    ORDERS
+        .iter()
+        .find(|order| order.path == path)
+        .ok_or_else(|| (StatusCode::NOT_FOUND, "there is no such order".to_owned()))
 }
 
 /// A link to the plan of an order.
 pub(super) fn link<'a>(path: &str, text: &str, query: impl IntoIterator<Item = (&'a str, &'a str)>) -> Link {
-    Link { text: text.to_owned(), href: href(&format!("/order/{path}"), query), disabled: None }
+    Link::to(text, href(&format!("/order/{path}"), query))
 }
 
 /// The parameters of the command.
@@ -74,24 +88,28 @@ pub(super) async fn view(visit: &Visit<'_>, path: &str) -> Result<View, ApiRefus
     let mut count = None;
     if order.has_plan {
         let mut answers = visit.api.ask(&visit.caller, std::slice::from_ref(&request), false).await?;
-        match answers.pop() {
-            Some(Ok(answer)) => {
-                let plan = answer.get("plan").unwrap_or(&Value::Null);
-                count = plan.get("messages").and_then(Value::as_u64);
-                show(&mut view, plan);
-            }
+        let plan = match answers.pop() {
+            Some(Ok(answer)) => answer.get("plan").cloned().unwrap_or_default(),
             Some(Err((_, problem))) => {
                 view.blocks.push(Block::Problem(problem));
                 return Ok(view);
             }
-            None => {}
-        }
-        if count == Some(0) {
-            view.verdict = Some("There is nothing to do.".to_owned());
+            None => Value::Null,
+        };
+        let messages = plan.get("messages").and_then(Value::as_u64).unwrap_or_default();
+        if messages == 0 {
+            view.verdict = Some("There is nothing to do: no message fits.".to_owned());
             return Ok(view);
         }
+        count = Some(messages);
+        view.verdict =
+            Some(format!("The plan has {}. Nothing is changed yet.", counted(messages, "message", "messages")));
+        show(&mut view, &plan);
+        if order.path == "replay" {
+            duplicates(visit, &mut view, &plan).await?;
+        }
     } else {
-        let facts = request.parameters.iter().map(|(name, value)| (name.replace('_', " "), Cell::text(value)));
+        let facts = request.parameters.iter().map(|(name, value)| (label(name), Cell::text(value)));
         view.blocks.push(Block::Facts(facts.collect()));
     }
     let mut shown = request.clone();
@@ -99,51 +117,95 @@ pub(super) async fn view(visit: &Visit<'_>, path: &str) -> Result<View, ApiRefus
         shown.parameters.push(("yes".to_owned(), "true".to_owned()));
     }
     shown.parameters.push(("because".to_owned(), "…".to_owned()));
-    view.commands = vec![command(&shown)];
+    view.commands.push(command(&shown));
+    let messages = count.map(|count| counted(count, "message", "messages"));
     view.blocks.push(Block::Confirm(Confirm {
-        action: path.to_owned(),
+        action: format!("/order/{path}"),
         hidden: request.parameters,
+        fields: fields(visit, order, count),
         count: count.filter(|count| *count > 1),
-        submit: match count {
-            Some(count) => {
-                let messages = if count == 1 { "message" } else { "messages" };
-                format!("{} {} {messages}", order.submit, grouped(&count.to_string()))
-            }
-            None => order.submit.to_owned(),
-        },
+        submit: [Some(order.submit.to_owned()), messages].into_iter().flatten().collect::<Vec<_>>().join(" "),
         warning: order.warning.map(str::to_owned),
-        disabled: visit.no_orders(),
+        disabled: visit.lacks(Role::Operator, "operator"),
+        ..Confirm::default()
     }));
     Ok(view)
+}
+
+/// What may be given beside the reason. What was given before is hidden in the form.
+fn fields(visit: &Visit<'_>, order: &Order, count: Option<u64>) -> Vec<Field> {
+    let field =
+        |name: &'static str, label: &'static str| visit.query.get(name).is_empty().then(|| visit.field(name, label));
+    let mut fields = Vec::new();
+    if order.path == "pause" {
+        fields.extend(field("for", "For, such as 30m; empty: until it is resumed"));
+    }
+    if count > Some(1) {
+        fields.extend(field("rate", "Most messages a second; empty: 1000"));
+    }
+    if !visit.query.get("to").is_empty() {
+        let typed = visit.field("confirm_destination", "Type in the destination again");
+        fields.push(Field { is_required: true, ..typed });
+    }
+    fields
 }
 
 fn menu(path: &str) -> &'static str {
     match path.split('/').next() {
         Some("dead") => "/dead",
         Some("delayed") => "/delayed",
+        Some("inbox") => "/consumers",
         Some("jobs") => "/jobs",
         Some("replay") => "/replay",
         _ => "/controls",
     }
 }
 
-/// Shows a plan.
+/// Shows a plan: what it does to the order of keys as sentences, the rest as facts.
 fn show(view: &mut View, plan: &Value) {
     let mut facts = Vec::new();
     for (name, value) in plan.as_object().into_iter().flatten() {
-        match value {
-            Value::Null | Value::Array(_) => {}
-            Value::Object(parts) => {
-                let name = name.replace('_', " ");
-                facts.extend(parts.iter().map(|(part, value)| (format!("{name}: {part}"), Cell::of(value))));
+        match (name.as_str(), value) {
+            ("messages" | "action" | "is_complete" | "is_looked_up" | "may_arrive_twice" | "may_break_order", _)
+            | (_, Value::Null | Value::Array(_)) => {}
+            (_, Value::Object(parts)) => {
+                facts.extend(parts.iter().map(|(part, value)| (format!("{}: {part}", label(name)), Cell::of(value))));
             }
-            value => facts.push((name.replace('_', " "), Cell::of(value))),
+            (_, value) => facts.push((fact(name), Cell::of(value))),
         }
     }
     view.blocks.push(Block::Facts(facts));
+    let number = |name: &str| plan.get(name).and_then(Value::as_u64).unwrap_or_default();
+    let sentence =
+        |count: u64, text: &str| (count > 0).then(|| format!("{} {text}", counted(count, "of them", "of them")));
+    let effects = [
+        (
+            "Order",
+            sentence(number("may_break_order"), "may go out behind later messages of its key, which do not wait."),
+        ),
+        ("Duplicates", sentence(number("may_arrive_twice"), "may have arrived before: an inbox does nothing then.")),
+        (
+            "The plan is not complete",
+            (plan.get("is_complete") == Some(&Value::Bool(false)))
+                .then(|| "There are more messages than one plan reads. Order again for the rest.".to_owned()),
+        ),
+    ];
+    let effects = effects.into_iter().filter_map(|(title, text)| Some(Block::Text(title.to_owned(), text?)));
+    view.blocks.extend(effects);
     if let Some(samples) = plan.get("samples") {
-        let columns = ["id", "lane", "topic", "reason", "attempts", "enqueued_at", "died_at", "holds_key", "error"];
-        view.blocks.push(Block::Table(Table { title: "The first of them".to_owned(), ..super::pages::table(samples, &columns) }));
+        let columns =
+            ["id", "lane", "topic", "event_type", "reason", "attempts", "sent_at", "died_at", "holds_key", "error"];
+        let title = "The first of them".to_owned();
+        view.blocks.push(Block::Table(Table { title, ..super::pages::table(samples, &columns) }));
+    }
+}
+
+/// The heading of a fact of a plan.
+fn fact(name: &str) -> String {
+    match name {
+        "seconds" => "it takes at least, in seconds".to_owned(),
+        "waiting" => "messages behind them".to_owned(),
+        _ => label(name),
     }
 }
 
@@ -159,7 +221,11 @@ pub(super) async fn give(visit: &Visit<'_>, path: &str) -> Result<String, ApiRef
     let mut request = Request { path: order.path.to_owned(), parameters };
     if order.has_plan {
         // What is ordered must be what was seen.
-        let mut answers = visit.api.ask(&visit.caller, std::slice::from_ref(&request), false).await?;
+        let plan = Request {
+            path: order.path.to_owned(),
+            parameters: request.parameters.iter().filter(|(name, _)| name != "confirm_destination").cloned().collect(),
+        };
+        let mut answers = visit.api.ask(&visit.caller, &[plan], false).await?;
         let plan = answers.pop().transpose()?.unwrap_or_default();
         let messages = plan.pointer("/plan/messages").and_then(Value::as_u64).unwrap_or_default();
         let typed: String = visit.query.get("count").chars().filter(char::is_ascii_digit).collect();
@@ -176,7 +242,6 @@ pub(super) async fn give(visit: &Visit<'_>, path: &str) -> Result<String, ApiRef
     let answer = answers.pop().transpose()?.unwrap_or_default();
     Ok(match answer.get("job").and_then(Value::as_u64) {
         Some(job) => href("/jobs", [("ordered", job.to_string().as_str())]),
-        None if order.path == "jobs/stop" => "/jobs".to_owned(),
-        None => "/controls".to_owned(),
+        None => menu(order.path).to_owned(),
     })
 }

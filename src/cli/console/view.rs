@@ -19,7 +19,64 @@ pub(super) struct View {
     pub(super) tone: &'static str,
     /// The commands that give the same answers.
     pub(super) commands: Vec<String>,
+    /// Whether it is loaded again now and then.
+    pub(super) is_live: bool,
     pub(super) blocks: Vec<Block>,
+}
+
+impl View {
+    /// The page as Markdown, for an incident: what was seen, and when.
+    pub(super) fn markdown(&self) -> String {
+        let now = OffsetDateTime::now_utc().replace_nanosecond(0).unwrap_or(OffsetDateTime::UNIX_EPOCH);
+        let mut text = format!("## {}\n\n{}\n", plain(&self.title), now.format(&Rfc3339).unwrap_or_default());
+        if let Some(verdict) = &self.verdict {
+            text.extend(["\n**", &plain(verdict), "**\n"]);
+        }
+        for block in &self.blocks {
+            text += &block.markdown();
+        }
+        text.extend(["\n```sh\n", &self.commands.join("\n"), "\n```\n"]);
+        text
+    }
+}
+
+/// A text that Markdown shows as it is, in a cell of a table, too.
+fn plain(text: &str) -> String {
+    let escaped = |c: char| if "\\`*_|<>[]#".contains(c) { vec!['\\', c] } else { vec![c] };
+    text.chars().flat_map(escaped).collect()
+}
+
+impl Block {
+    fn markdown(&self) -> String {
+        let line = |cells: &mut dyn Iterator<Item = &str>| {
+            cells.fold("|".to_owned(), |line, cell| line + " " + &plain(cell) + " |") + "\n"
+        };
+        match self {
+            Self::Problem(text) => format!("\n{}\n", plain(text)),
+            Self::Text(title, text) => format!("\n{}: {}\n", plain(title), plain(text)),
+            Self::Finding(it) => format!("\n- {}: {}\n", plain(&it.title), plain(&it.sentences.join(" "))),
+            Self::Facts(facts) => {
+                let facts = facts.iter().map(|(name, cell)| format!("- {}: {}\n", plain(name), plain(cell.full())));
+                format!("\n{}", facts.collect::<String>())
+            }
+            Self::Flow(steps) => {
+                let steps = steps.iter().map(|it| format!("- {}: {}\n", plain(&it.name), plain(&it.count.text)));
+                format!("\n{}", steps.collect::<String>())
+            }
+            Self::Events(events) => {
+                let events = events.iter().map(|it| format!("- {} {}\n", it.at.full(), plain(&it.what)));
+                format!("\n{}", events.collect::<String>())
+            }
+            Self::Table(table) if !table.rows.is_empty() => {
+                let head = line(&mut table.columns.iter().map(String::as_str));
+                let rule = "|---".repeat(table.columns.len()) + "|\n";
+                let rows = table.rows.iter().map(|row| line(&mut row.iter().map(Cell::full)));
+                format!("\n{}\n\n{head}{rule}{}", plain(&table.title), rows.collect::<String>())
+            }
+            // Contents are for those alone who have revealed them.
+            Self::Table(_) | Self::Filter(_) | Self::Orders(_) | Self::Confirm(_) | Self::Code(..) => String::new(),
+        }
+    }
 }
 
 /// A part of a page.
@@ -39,8 +96,12 @@ pub(super) enum Block {
     Orders(Vec<Link>),
     /// A form that gives an order.
     Confirm(Confirm),
-    /// A text of several lines.
+    /// A heading and a sentence.
     Text(String, String),
+    /// A heading and a text of several lines.
+    Code(String, String),
+    /// A finding of the doctor.
+    Finding(Finding),
     /// An error, as a sentence.
     Problem(String),
 }
@@ -57,33 +118,72 @@ pub(super) struct Table {
     pub(super) more: Option<Link>,
 }
 
+impl Table {
+    /// The columns, and whether they have numbers.
+    pub(super) fn heads(&self) -> impl Iterator<Item = (&str, bool)> {
+        let is_number = |at: usize| self.rows.iter().any(|row| row.get(at).is_some_and(|cell| cell.tone == "number"));
+        self.columns.iter().enumerate().map(move |(at, column)| (column.as_str(), is_number(at)))
+    }
+}
+
 /// A text, with what it leads to.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Cell {
     pub(super) text: String,
     pub(super) href: Option<String>,
-    /// `number`, `good`, `wait`, `bad`, or empty.
+    /// `number`, `code`, `good`, `wait`, `bad`, or empty.
     pub(super) tone: &'static str,
     /// The time that the text tells relative to now.
     pub(super) time: Option<String>,
 }
 
-/// A link, or the reason why there is none.
-#[derive(Debug, Default)]
+/// A link.
+#[derive(Debug, Clone, Default)]
 pub(super) struct Link {
     pub(super) text: String,
+    /// A path below the outbox's first page, or an address elsewhere.
     pub(super) href: String,
-    /// Why it cannot be used.
-    pub(super) disabled: Option<String>,
+    pub(super) is_elsewhere: bool,
+}
+
+impl Link {
+    pub(super) fn to(text: &str, href: impl Into<String>) -> Self {
+        Self { text: text.to_owned(), href: href.into(), is_elsewhere: false }
+    }
+}
+
+impl From<Link> for Cell {
+    fn from(link: Link) -> Self {
+        Self { text: link.text, href: Some(link.href), ..Self::default() }
+    }
+}
+
+/// A finding of the doctor.
+#[derive(Debug)]
+pub(super) struct Finding {
+    pub(super) tone: &'static str,
+    pub(super) title: String,
+    pub(super) sentences: Vec<String>,
+    /// The command of its fix; empty: there is none.
+    pub(super) command: String,
+    pub(super) run_in: &'static str,
 }
 
 /// A station of the flow.
 #[derive(Debug)]
 pub(super) struct Step {
-    pub(super) name: &'static str,
+    pub(super) name: String,
     pub(super) count: Cell,
     pub(super) note: String,
+    pub(super) is_sink: bool,
+    /// Whether messages wait there in place of going on.
     pub(super) is_beside: bool,
+}
+
+impl Step {
+    pub(super) fn new(name: &str, count: Cell, note: String) -> Self {
+        Self { name: Cell::text(name).text, count, note, is_sink: false, is_beside: false }
+    }
 }
 
 /// An event of a message's life.
@@ -114,10 +214,14 @@ pub(super) struct Field {
 }
 
 /// The last step of an order.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Confirm {
+    /// A heading; empty: none.
+    pub(super) title: String,
     pub(super) action: String,
     pub(super) hidden: Vec<(String, String)>,
+    /// What may be given beside the reason.
+    pub(super) fields: Vec<Field>,
     /// The number of messages, to be typed in.
     pub(super) count: Option<u64>,
     pub(super) submit: String,
@@ -151,6 +255,16 @@ impl Cell {
         }
     }
 
+    /// Whether it is broken into lines.
+    pub(super) fn is_long(&self) -> bool {
+        self.text.chars().nth(48).is_some()
+    }
+
+    /// The text; of a time the absolute one.
+    fn full(&self) -> &str {
+        self.time.as_deref().unwrap_or(&self.text)
+    }
+
     pub(super) fn toned(self, tone: &'static str) -> Self {
         Self { tone, ..self }
     }
@@ -178,7 +292,7 @@ pub(super) fn grouped(digits: &str) -> String {
     }
     let mut text = String::new();
     for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index) % 3 == 0 {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
             text.push('\u{202f}');
         }
         text.push(digit);
@@ -228,6 +342,20 @@ mod tests {
         assert!(past.text.ends_with(" ago") && past.time.as_deref() == Some("2020-01-01T00:00:00Z"), "{past:?}");
         assert_eq!(Cell::of(&Value::from("2020-01-01")).time, None);
         assert_eq!(grouped("1234567"), "1\u{202f}234\u{202f}567");
+    }
+
+    #[test]
+    fn an_incident_has_absolute_times_and_shows_texts_as_they_are() {
+        let row = vec![Cell::text("a|b"), Cell::of(&Value::from("2020-01-01T00:00:00Z"))];
+        let table =
+            Table { title: "T".to_owned(), columns: vec!["x".into(), "y".into()], rows: vec![row], ..Table::default() };
+        let code = Block::Code("payload".to_owned(), "secret".to_owned());
+        let blocks = vec![Block::Table(table), code];
+        let view =
+            View { title: "<b>".to_owned(), blocks, commands: vec!["relay why 7".to_owned()], ..View::default() };
+        let text = view.markdown();
+        assert!(text.starts_with("## \\<b\\>\n") && text.contains("| a\\|b | 2020-01-01T00:00:00Z |"), "{text}");
+        assert!(text.ends_with("```sh\nrelay why 7\n```\n") && !text.contains("secret"), "{text}");
     }
 
     #[test]

@@ -144,7 +144,10 @@ impl Operation for InboxCommand {
 
     fn show(&self, answer: &Value) -> anyhow::Result<()> {
         match self {
-            Self::List(it) => it.format.list(["consumer", "processed", "last_at", "dead", "last_dead_at"], answer),
+            Self::List(it) => {
+                let columns = ["consumer", "processed", "last_at", "dead", "last_dead_at", "remembers_since"];
+                it.format.list(columns, answer)
+            }
             Self::Dead(it) => {
                 let columns = ["consumer", "message_id", "topic", "reason", "attempts", "died_at", "error"];
                 it.format.list(columns, answer)

@@ -25,6 +25,8 @@ pub struct InboxConsumer {
     pub dead: u64,
     /// When it gave up the last one.
     pub last_dead_at: Option<String>,
+    /// The time of the oldest row of the whole inbox: consumers would do again what they processed before.
+    pub remembers_since: Option<String>,
 }
 
 /// Lists the consumers by name.
@@ -39,6 +41,7 @@ pub async fn list(db: &mut MySqlConnection) -> Result<Vec<InboxConsumer>, sqlx::
         last_at: row.last_at.map(time),
         dead: row.dead,
         last_dead_at: row.last_dead_at.map(time),
+        remembers_since: row.remembers_since.map(time),
     };
     Ok(consumers::consumers(db).await?.into_iter().map(consumer).collect())
 }

@@ -3,7 +3,7 @@
 
 use super::{
     AfterDead, Binding, Database, Envelope, OnRejected, RelayConfig, Retention, RetryConfig, Route,
-    process::{ApiConfig, Canary, Http, Log, Tracing},
+    process::{ApiConfig, Canary, ConsoleConfig, Http, Log, Tracing},
     section::Words,
     sink_type::{self, SINK_TYPES},
     value::ValueKind,
@@ -75,6 +75,7 @@ pub const SECTIONS: &[(&str, &str)] = &[
     ("retention", "How long rows are kept; 0: for ever."),
     ("http", "The listener for `/metrics`, `/livez` and `/readyz`."),
     ("api", "The listener of `relay api`."),
+    ("console", "The pages of `relay console`, which listens as `relay api` does."),
     ("log", "Logs, on standard error."),
     ("tracing", "Spans of the relay, over OTLP."),
     ("canary", "A message of the relay's own, now and then, that it reads at its destination."),
@@ -115,6 +116,7 @@ pub const KEYS: &[&[&[ConfigKey]]] = &[
     Retention::KEYS,
     Http::KEYS,
     ApiConfig::KEYS,
+    ConsoleConfig::KEYS,
     Log::KEYS,
     Tracing::KEYS,
     Canary::KEYS,

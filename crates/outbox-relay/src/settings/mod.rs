@@ -22,7 +22,7 @@ use outbox_core::{WindowTooShort, check_window};
 use self::section::Nothing;
 pub use self::{
     kafka::KafkaConfig,
-    process::{ApiConfig, Canary, Http, Log, Tracing},
+    process::{ApiConfig, Canary, ConsoleConfig, Http, Log, Tracing},
     rabbitmq::{Management, RabbitMqConfig},
     secret::Secret,
     sections::{Database, RelayConfig, Retention, RetryConfig, Route},
@@ -45,6 +45,8 @@ pub struct Config {
     pub http: Http,
     /// `[api]`
     pub api: ApiConfig,
+    /// `[console]`
+    pub console: ConsoleConfig,
     /// `[log]`
     pub log: Log,
     /// `[tracing]`
@@ -67,6 +69,7 @@ impl Default for Config {
             retention: Retention::read(&Nothing, "", ()),
             http: Http::read(&Nothing, "", ()),
             api: ApiConfig::read(&Nothing, "", ()),
+            console: ConsoleConfig::read(&Nothing, "", ()),
             log: Log::read(&Nothing, "", ()),
             tracing: Tracing::read(&Nothing, "", (None,)),
             canary: Canary::read(&Nothing, "", (None,)),

@@ -46,6 +46,27 @@ section! {
 }
 
 section! {
+    /// The pages of `relay console`.
+    ConsoleConfig in "console";
+    keys {}
+    given {}
+    read {
+        /// The path below which a proxy serves the pages, such as `/outbox`. They answer without it, too.
+        prefix: Text = Optional "/outbox";
+        /// The address of a message's trace; `{trace_id}` stands for its id.
+        trace_url: Text = Optional "https://traces.example/trace/{trace_id}";
+        /// A folder with a configuration of each outbox, `NAME.toml`: a section `[database]`, or `console.via`. The
+        /// first page shows all of them.
+        outboxes: File = Optional "/etc/outbox-relay/outboxes";
+        /// The address of a `relay api` to ask in place of a database.
+        via: Text = Optional "https://outbox.example";
+        /// A file with a token for it. With the role `proxy` the audit there names the person; with another role it
+        /// names the token.
+        token_file: File = Optional "/etc/outbox-relay/token";
+    }
+}
+
+section! {
     /// Logs, on standard error.
     Log in "log";
     keys {}

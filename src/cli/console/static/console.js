@@ -1,26 +1,31 @@
-// Refreshes the page every five seconds while it is seen and nothing is being typed. Pages work without it.
+// Loads a page again every five seconds while it is seen and nothing is being done on it. Pages work without it.
 'use strict';
 (() => {
-  const main = () => document.getElementById('main');
-  const isBusy = () =>
-    document.hidden ||
-    document.querySelector('form.confirm') ||
-    (document.activeElement && document.activeElement.matches('input, select, button')) ||
-    String(getSelection()).length > 0;
+  const EVERY = 5000;
+  const changed = (input) => input.type !== 'hidden' && input.defaultValue !== undefined && input.value !== input.defaultValue;
+  const isBusy = () => {
+    const main = document.getElementById('main');
+    return document.hidden || main.dataset.live === undefined || main.contains(document.activeElement) ||
+      String(getSelection()).length > 0 || [...main.querySelectorAll('input')].some(changed) ||
+      main.querySelector('details[open]') !== null;
+  };
   const refresh = async () => {
     if (isBusy()) return;
     try {
-      const response = await fetch(location.href, { credentials: 'same-origin', redirect: 'error' });
+      const response = await fetch(location.href, { redirect: 'error' });
       if (!response.ok) return;
       const page = new DOMParser().parseFromString(await response.text(), 'text/html');
       const fresh = page.getElementById('main');
       if (!fresh || isBusy()) return;
-      const open = document.querySelector('details[open]') !== null;
-      main().replaceWith(fresh);
-      if (open) document.querySelector('details')?.setAttribute('open', '');
+      const main = document.getElementById('main');
+      const left = [...main.querySelectorAll('.scroll')].map((table) => table.scrollLeft);
+      main.replaceWith(fresh);
+      fresh.querySelectorAll('.scroll').forEach((table, index) => { table.scrollLeft = left[index] ?? 0; });
     } catch {
       // The next look may succeed.
     }
   };
-  setInterval(refresh, 5000);
+  setInterval(refresh, EVERY);
+  // Whoever opens the text of an incident wants to copy it.
+  document.addEventListener('toggle', (event) => event.target.querySelector('textarea')?.select(), true);
 })();

@@ -22,6 +22,8 @@ pub struct ConsumerRow {
     pub dead: u64,
     /// When it gave up the last one.
     pub last_dead_at: Option<i64>,
+    /// The time of the oldest row of the whole inbox: consumers would do again what they processed before.
+    pub remembers_since: Option<i64>,
 }
 
 /// All consumers by name. Reads up to 100,000 rows of each, the last 20,000 of all, and the rows of dead messages; no
@@ -39,6 +41,8 @@ pub async fn consumers(conn: &mut MySqlConnection) -> Result<Vec<ConsumerRow>, s
     let names =
         "SELECT consumer FROM inbox_processed GROUP BY consumer UNION SELECT consumer FROM inbox_dead ORDER BY 1";
     let names: Vec<String> = sqlx::query_scalar(names).fetch_all(&mut *conn).await?;
+    let since = "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', MIN(processed_at)) FROM inbox_processed";
+    let remembers_since: Option<i64> = sqlx::query_scalar(since).fetch_one(&mut *conn).await?;
     let mut consumers = Vec::new();
     for consumer in names {
         let count = "SELECT COUNT(*) FROM (SELECT 1 FROM inbox_processed WHERE consumer = ? LIMIT ?) counted";
@@ -50,6 +54,7 @@ pub async fn consumers(conn: &mut MySqlConnection) -> Result<Vec<ConsumerRow>, s
             last_at: last.iter().find(|(name, _)| *name == consumer).and_then(|(_, at)| *at),
             dead: dead.map_or(0, |(_, count, ..)| count.unsigned_abs()),
             last_dead_at: dead.and_then(|(.., at)| *at),
+            remembers_since,
             consumer,
         });
     }

@@ -1,0 +1,99 @@
+//! Relays, jobs, pauses and the audit.
+
+use super::{
+    ApiRefusal, Block, Cell, Link, Table, Value, View, Visit, href, number, order_of, orders, request, rows, table,
+    text,
+};
+
+pub(super) const INSTANCES: [&str; 8] =
+    ["instance", "role", "state", "in_flight", "lanes", "tail", "version", "seen_at"];
+
+pub(super) async fn relays(visit: &Visit<'_>) -> Result<View, ApiRefusal> {
+    let mut view = View { title: "Relays and workers".to_owned(), menu: "/relays", is_live: true, ..View::default() };
+    let [instances] = visit.answers(&mut view, [request("instances", &[])]).await?;
+    let mut table = table(&instances, &INSTANCES);
+    table.columns.extend(["sinks", "may it be stopped?", "order"].map(str::to_owned));
+    for (row, instance) in table.rows.iter_mut().zip(rows(&instances)) {
+        let sinks = instance.get("sinks").and_then(Value::as_object);
+        let refused = sinks.into_iter().flatten().filter_map(|(sink, why)| Some(format!("{sink}: {}", why.as_str()?)));
+        let refused: Vec<_> = refused.collect();
+        row.push(match (refused.is_empty(), sinks.is_none_or(serde_json::Map::is_empty)) {
+            (true, true) => Cell::default(),
+            (true, false) => Cell::text("all take messages").toned("good"),
+            (false, _) => Cell::text(&refused.join("; ")).toned("bad"),
+        });
+        let name = text(instance, "instance");
+        let in_flight = number(instance, "in_flight");
+        let (answer, order) = match text(instance, "state") {
+            "live" => (Cell::text("by SIGTERM; others take over"), Some(order_of("pause", "Drain", "instance", name))),
+            "drained" if in_flight == 0 => {
+                (Cell::text("yes, it does nothing").toned("good"), Some(order_of("resume", "Resume", "instance", name)))
+            }
+            "drained" | "draining" => {
+                let text = "not yet, it finishes what is in flight";
+                (Cell::text(text).toned("wait"), Some(order_of("resume", "Resume", "instance", name)))
+            }
+            _ => (Cell::text("it does not answer"), None),
+        };
+        row.push(answer);
+        row.push(order.map_or_else(Cell::default, Cell::from));
+    }
+    let empty = "None has written a heartbeat for a day. Start one with relay run.".to_owned();
+    view.blocks.push(Block::Table(Table { empty, ..table }));
+    Ok(view)
+}
+
+pub(super) async fn jobs(visit: &Visit<'_>) -> Result<View, ApiRefusal> {
+    let mut view = View { title: "Jobs".to_owned(), menu: "/jobs", is_live: true, ..View::default() };
+    let [jobs] = visit.answers(&mut view, [request("jobs", &[])]).await?;
+    if let Ok(ordered) = visit.query.get("ordered").parse::<u64>() {
+        view.verdict = Some(format!("Job {ordered} is ordered. Relays carry it out."));
+        view.tone = "good";
+    }
+    let columns = ["job", "action", "state", "done", "planned", "filter", "created_at", "ended_at", "actor", "reason"];
+    let mut table = table(&jobs, &columns);
+    table.columns.push("order".to_owned());
+    for (row, job) in table.rows.iter_mut().zip(rows(&jobs)) {
+        let is_open = job.get("ended_at").is_none_or(Value::is_null);
+        let stop = order_of("jobs/stop", "Stop", "job", number(job, "job"));
+        row.push(if is_open { stop.into() } else { Cell::default() });
+    }
+    let empty = "Nobody has ordered one. Retries, releases, discards and replays are jobs.".to_owned();
+    view.blocks.push(Block::Table(Table { empty, ..table }));
+    Ok(view)
+}
+
+pub(super) async fn controls(visit: &Visit<'_>) -> Result<View, ApiRefusal> {
+    let mut view = View { title: "Pauses".to_owned(), menu: "/controls", is_live: true, ..View::default() };
+    let [controls] = visit.answers(&mut view, [request("controls", &[])]).await?;
+    let mut table = table(&controls, &["kind", "name", "paused_at", "ends_at", "actor", "reason"]);
+    table.columns.push("order".to_owned());
+    for (row, pause) in table.rows.iter_mut().zip(rows(&controls)) {
+        row.push(resume(pause).into());
+    }
+    view.blocks.push(Block::Table(Table { empty: "Nothing is paused.".to_owned(), ..table }));
+    let text = "A lane is paused on the page Now, a sink or a destination on Destinations, a relay on Relays.";
+    view.blocks.push(Block::Text("To pause something".to_owned(), text.to_owned()));
+    Ok(view)
+}
+
+/// A link that ends a pause.
+pub(super) fn resume(pause: &Value) -> Link {
+    let name = pause.get("name").map(|name| name.as_str().map_or_else(|| name.to_string(), str::to_owned));
+    orders::link("resume", "Resume", [(text(pause, "kind"), name.unwrap_or_default().as_str())])
+}
+
+pub(super) async fn audit(visit: &Visit<'_>) -> Result<View, ApiRefusal> {
+    let mut view = View { title: "Audit".to_owned(), menu: "/audit", ..View::default() };
+    let below = visit.query.get("below");
+    let [audit] = visit.answers(&mut view, [request("audit", &[("below", below)])]).await?;
+    let columns = ["entry", "at", "actor", "account", "via", "action", "job", "messages", "target", "reason"];
+    let entries: Vec<_> = rows(&audit).collect();
+    let last = entries.last().map(|entry| number(entry, "entry").to_string());
+    let more = last
+        .filter(|_| entries.len() >= 50)
+        .map(|last| Link::to("Go on with older entries", href("/audit", [("below", last.as_str())])));
+    let empty = "Nobody has given an order.".to_owned();
+    view.blocks.push(Block::Table(Table { empty, more, ..table(&audit, &columns) }));
+    Ok(view)
+}

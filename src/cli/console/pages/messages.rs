@@ -1,0 +1,155 @@
+//! Finding messages, and the queues of keys.
+
+use super::{
+    ApiRefusal, Block, Cell, Filter, Link, Table, Value, View, Visit, counted, href, message, number, order_of,
+    request, rows, table, text, tone,
+};
+
+pub(super) async fn view(visit: &Visit<'_>) -> Result<View, ApiRefusal> {
+    const NAMES: [&str; 7] = ["topic", "key", "type", "state", "since", "until", "below"];
+    let one = visit.query.get("message");
+    if !one.is_empty() {
+        return message::view(visit, one).await;
+    }
+    let mut view = View { title: "Messages".to_owned(), menu: "/messages", is_live: true, ..View::default() };
+    let fields = vec![
+        visit.field("message", "Number or UUID"),
+        visit.field("topic", "Topic"),
+        visit.field("key", "Key, such as 4711"),
+        visit.field("type", "Type"),
+        visit.choice("state", "State", &["pending", "claimed", "delayed", "dead", "sent"]),
+        visit.field("since", "Since, such as 2h"),
+        visit.field("until", "Until"),
+    ];
+    view.blocks.push(Block::Filter(Filter { action: "/messages".to_owned(), fields, submit: "Find" }));
+    let parameters = visit.in_address(&NAMES);
+    let [found] = visit.answers(&mut view, [request("messages/list", &parameters)]).await?;
+    if found.is_null() {
+        return Ok(view);
+    }
+    let list = found.get("rows").unwrap_or(&Value::Null);
+    let columns = ["id", "enqueued_at", "topic", "event_type", "state", "reason", "attempts", "error", "message_id"];
+    let more = found.get("next").and_then(Value::as_u64).map(|next| {
+        let next = next.to_string();
+        let query = parameters.iter().copied().filter(|(name, _)| *name != "below").chain([("below", next.as_str())]);
+        Link::to("Go on with older messages", href("/messages", query))
+    });
+    view.verdict = Some(looked(&found, list));
+    let empty =
+        if more.is_some() { "None of those that were looked at fits: go on below." } else { "No message fits." };
+    let link = if rows(list).next().is_none() { more.clone() } else { None };
+    view.blocks.push(Block::Table(Table { more, empty: empty.to_owned(), ..table(list, &columns) }));
+    view.blocks.extend(link.map(|link| Block::Orders(vec![link])));
+    Ok(view)
+}
+
+/// How far the look went back.
+fn looked(found: &Value, list: &Value) -> String {
+    let looked = counted(number(found, "looked_at"), "message was looked at", "messages were looked at");
+    let oldest = rows(list).last().map(|row| Cell::of(row.get("enqueued_at").unwrap_or(&Value::Null)).text);
+    match (found.get("next").and_then(Value::as_u64), oldest) {
+        (Some(_), Some(oldest)) => format!("{looked}, back to {oldest}. There are older ones."),
+        (Some(next), None) => format!("{looked}, back to number {next}. There are older ones."),
+        (None, _) => format!("{looked}: all that fit are here."),
+    }
+}
+
+pub(super) async fn keys(visit: &Visit<'_>) -> Result<View, ApiRefusal> {
+    let mut view =
+        View { title: "Keys whose messages wait".to_owned(), menu: "/keys", is_live: true, ..View::default() };
+    let [keys] = visit.answers(&mut view, [request("keys/blocked", &[])]).await?;
+    let columns = ["messages", "id", "lane", "topic", "reason", "attempts", "due_at", "died_at", "error"];
+    let empty = "No key waits.".to_owned();
+    let mut table = Table { title: "By the first message of each".to_owned(), empty, ..table(&keys, &columns) };
+    for (row, key) in table.rows.iter_mut().zip(rows(&keys)) {
+        let id = number(key, "id").to_string();
+        if let Some(cell) = row.first_mut() {
+            cell.href = Some(href("/key", [("message", id.as_str())]));
+        }
+    }
+    view.blocks.push(Block::Filter(Filter {
+        action: "/key".to_owned(),
+        fields: vec![visit.field("topic", "Topic"), visit.field("key", "Key")],
+        submit: "Show the key",
+    }));
+    view.blocks.push(Block::Table(table));
+    Ok(view)
+}
+
+pub(super) async fn key(visit: &Visit<'_>) -> Result<View, ApiRefusal> {
+    let mut view = View { title: "The queue of a key".to_owned(), menu: "/keys", is_live: true, ..View::default() };
+    let parameters = visit.in_address(&["message", "topic", "key", "after"]);
+    let [key] = visit.answers(&mut view, [request("keys/show", &parameters)]).await?;
+    if key.is_null() {
+        return Ok(view);
+    }
+    let list = key.get("rows").unwrap_or(&Value::Null);
+    let head = key.get("first").filter(|first| !first.is_null());
+    let first = rows(list).next().unwrap_or(&Value::Null);
+    view.verdict = Some(match head {
+        Some(head) => format!("Message {} is the first: {}", number(head, "id"), text(head, "why")),
+        None if first.is_null() => "No message of this key is unsent.".to_owned(),
+        None => "No message of this key holds up a later one.".to_owned(),
+    });
+    view.tone = if first.is_null() { "good" } else { tone(text(first, "state")) };
+    let behind = number(&key, "waiting").saturating_sub(1);
+    view.blocks.extend(consequences(first, behind));
+    let columns = ["id", "lane", "state", "reason", "attempts", "due_at", "died_at", "holds_key", "error"];
+    let next = key.get("next").and_then(Value::as_str);
+    let more = next.map(|next| {
+        let query = parameters.iter().copied().filter(|(name, _)| *name != "after").chain([("after", next)]);
+        Link::to("Go on with later ones", href("/key", query))
+    });
+    let title = "In the order in which they go out".to_owned();
+    view.blocks.push(Block::Table(Table { title, more, ..table(list, &columns) }));
+    Ok(view)
+}
+
+/// The orders for the first message of a key, and what each one does to the order of the key.
+fn consequences(first: &Value, behind: u64) -> Vec<Block> {
+    let id = number(first, "id");
+    let holds = first.get("holds_key").and_then(Value::as_bool).unwrap_or_default() && behind > 0;
+    let followers = counted(behind, "later message", "later messages");
+    let order = |path: &str, name: &str| order_of(path, name, "message", id);
+    let rows = match text(first, "state") {
+        "dead" => vec![
+            (
+                order("dead/retry", "Retry…"),
+                if holds {
+                    format!("It goes out first, then {followers}: the order is kept.")
+                } else {
+                    "It goes out after later messages of the key that were sent meanwhile.".to_owned()
+                },
+            ),
+            (
+                order("dead/release", "Release…"),
+                if holds {
+                    format!("{followers} go out without it. It stays dead; a later retry sends it behind them.")
+                } else {
+                    "Nothing changes: it holds up no message.".to_owned()
+                },
+            ),
+            (
+                order("dead/discard", "Discard…"),
+                if holds {
+                    format!("Its contents are deleted for good, and {followers} go out.")
+                } else {
+                    "Its contents are deleted for good.".to_owned()
+                },
+            ),
+        ],
+        "delayed" => vec![(
+            order("delayed/retry", "Publish now…"),
+            if holds {
+                format!("It is tried now. If it is confirmed, {followers} follow: the order is kept.")
+            } else {
+                "It is tried now.".to_owned()
+            },
+        )],
+        _ => return Vec::new(),
+    };
+    let rows = rows.into_iter().map(|(link, effect)| vec![link.into(), Cell::text(&effect)]).collect();
+    let columns = ["order", "what it does to the key"].map(str::to_owned).to_vec();
+    let title = format!("Orders for message {id}");
+    vec![Block::Table(Table { title, columns, rows, ..Table::default() })]
+}

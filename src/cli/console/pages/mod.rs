@@ -1,0 +1,204 @@
+//! The pages: which commands each one asks, and how it shows their answers.
+
+mod consumers;
+mod destinations;
+mod doctor;
+mod fleet;
+mod lists;
+mod message;
+mod messages;
+mod now;
+mod replay;
+mod unsent;
+
+use std::{fmt::Display, sync::Arc};
+
+use axum::http::StatusCode;
+use serde_json::Value;
+
+pub(super) use self::{fleet::fleet, replay::duplicates};
+use super::{
+    Api, ApiRefusal, Caller, Request, Role, Visit, orders,
+    view::{Block, Cell, Confirm, Event, Field, Filter, Finding, Link, Step, Table, View, command, grouped, href},
+};
+
+/// The menu: path and name.
+pub(super) const MENU: &[(&str, &str)] = &[
+    ("/", "Now"),
+    ("/messages", "Messages"),
+    ("/keys", "Keys"),
+    ("/dead", "Dead"),
+    ("/delayed", "Delayed"),
+    ("/destinations", "Destinations"),
+    ("/relays", "Relays"),
+    ("/consumers", "Consumers"),
+    ("/replay", "Replay"),
+    ("/jobs", "Jobs"),
+    ("/controls", "Pauses"),
+    ("/audit", "Audit"),
+    ("/doctor", "Doctor"),
+];
+
+/// Makes the page at a path.
+///
+/// # Errors
+///
+/// If there is none, or its commands are refused.
+pub(super) async fn view(visit: &Visit<'_>, path: &str, is_post: bool) -> Result<View, ApiRefusal> {
+    if is_post {
+        return match path.strip_prefix("/message/").and_then(|rest| rest.strip_suffix("/reveal")) {
+            Some(id) => message::reveal(visit, id).await,
+            None => Err(missing(path)),
+        };
+    }
+    match path {
+        "/" => now::view(visit).await,
+        "/messages" => messages::view(visit).await,
+        "/keys" => messages::keys(visit).await,
+        "/key" => messages::key(visit).await,
+        "/dead" => unsent::view(visit, &unsent::DEAD).await,
+        "/delayed" => unsent::view(visit, &unsent::DELAYED).await,
+        "/pending" => unsent::view(visit, &unsent::PENDING).await,
+        "/destinations" => destinations::view(visit).await,
+        "/relays" => lists::relays(visit).await,
+        "/consumers" => consumers::view(visit).await,
+        "/replay" => Ok(replay::view(visit)),
+        "/jobs" => lists::jobs(visit).await,
+        "/controls" => lists::controls(visit).await,
+        "/audit" => lists::audit(visit).await,
+        "/doctor" => doctor::view(visit).await,
+        _ => match path.strip_prefix("/message/") {
+            Some(id) if !id.is_empty() => message::view(visit, id).await,
+            _ => Err(missing(path)),
+        },
+    }
+}
+
+pub(super) fn missing(path: &str) -> ApiRefusal {
+    (StatusCode::NOT_FOUND, format!("There is no page {path}. Choose one above."))
+}
+
+fn request(path: &str, parameters: &[(&str, &str)]) -> Request {
+    let given = parameters.iter().filter(|(_, value)| !value.is_empty());
+    let parameters = given.map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    Request { path: path.to_owned(), parameters }
+}
+
+impl Visit<'_> {
+    /// Asks commands on one connection, and adds them and their problems to the page. An answer that failed is null.
+    async fn answers<const N: usize>(&self, view: &mut View, requests: [Request; N]) -> Result<[Value; N], ApiRefusal> {
+        view.commands.extend(requests.iter().map(command));
+        let answers = self.api.ask(&self.caller, &requests, false).await?;
+        let mut values = [const { Value::Null }; N];
+        for (value, answer) in values.iter_mut().zip(answers) {
+            match answer {
+                Ok(answer) => *value = answer,
+                Err((_, problem)) => view.blocks.push(Block::Problem(problem)),
+            }
+        }
+        Ok(values)
+    }
+
+    /// The parameters of these names that the address has.
+    fn in_address<'b>(&'b self, names: &[&'b str]) -> Vec<(&'b str, &'b str)> {
+        names.iter().map(|name| (*name, self.query.get(name))).collect()
+    }
+
+    pub(super) fn field(&self, name: &'static str, label: &'static str) -> Field {
+        Field { name, label, value: self.query.get(name).to_owned(), choices: Vec::new(), is_required: false }
+    }
+
+    fn choice(&self, name: &'static str, label: &'static str, words: &[&str]) -> Field {
+        let given = self.query.get(name);
+        let choices = words.iter().map(|word| ((*word).to_owned(), *word == given)).collect();
+        Field { choices, ..self.field(name, label) }
+    }
+}
+
+/// These columns of a list of objects. Columns without any value are left out.
+pub(super) fn table(list: &Value, columns: &[&str]) -> Table {
+    let rows: Vec<&Value> = rows(list).collect();
+    let has = |column: &&&str| rows.is_empty() || rows.iter().any(|row| !is_empty(row.get(column)));
+    let columns: Vec<&str> = columns.iter().filter(has).copied().collect();
+    Table {
+        rows: rows.iter().map(|row| columns.iter().map(|column| cell(row, column)).collect()).collect(),
+        columns: columns.iter().map(|column| label(column)).collect(),
+        empty: "There is none.".to_owned(),
+        ..Table::default()
+    }
+}
+
+fn is_empty(value: Option<&Value>) -> bool {
+    value.is_none_or(|value| {
+        value.is_null() || value.as_str() == Some("") || value.as_array().is_some_and(Vec::is_empty)
+    })
+}
+
+/// The heading of a column or fact.
+pub(super) fn label(name: &str) -> String {
+    match name {
+        "id" | "example" => "message".to_owned(),
+        "message_id" => "UUID".to_owned(),
+        "holds_key" => "holds up its key".to_owned(),
+        "holding" => "hold up keys".to_owned(),
+        "group" => "reason".to_owned(),
+        _ => name.strip_suffix("_at").unwrap_or(name).replace('_', " "),
+    }
+}
+
+fn cell(row: &Value, column: &str) -> Cell {
+    let value = row.get(column).unwrap_or(&Value::Null);
+    let cell = Cell::of(value);
+    match (column, value) {
+        ("id" | "example", Value::Number(id)) => Cell::link(&id.to_string(), format!("/message/{id}")),
+        ("message_id", Value::String(id)) => Cell { href: Some(format!("/message/{id}")), ..cell.toned("code") },
+        ("state" | "outcome", Value::String(state)) => cell.toned(tone(state)),
+        ("entry" | "job" | "lane" | "retry", Value::Number(number)) => Cell::text(&number.to_string()).toned("number"),
+        _ => cell,
+    }
+}
+
+fn tone(state: &str) -> &'static str {
+    match state {
+        "sent" | "live" | "busy" | "idle" | "claimed" | "processed" => "good",
+        "dead" | "stuck" | "gone" | "lost" | "unserved" | "unknown" => "bad",
+        "delayed" | "waiting" | "paused" | "draining" | "drained" => "wait",
+        _ => "",
+    }
+}
+
+fn rows(list: &Value) -> impl Iterator<Item = &Value> {
+    list.as_array().into_iter().flatten()
+}
+
+fn number(value: &Value, name: &str) -> u64 {
+    value.get(name).and_then(Value::as_u64).unwrap_or_default()
+}
+
+fn text<'a>(value: &'a Value, name: &str) -> &'a str {
+    value.get(name).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// `1 message`, `2 messages`.
+pub(super) fn counted(count: u64, one: &str, many: &str) -> String {
+    let number = grouped(&count.to_string());
+    if count == 1 { format!("{number} {one}") } else { format!("{number} {many}") }
+}
+
+/// A text with a capital at its beginning and a full stop at its end.
+fn sentence(text: &str) -> String {
+    let mut letters = text.chars();
+    let first = letters.next().map(|first| first.to_uppercase().to_string()).unwrap_or_default();
+    let stop = if text.ends_with(['.', ':']) { "" } else { "." };
+    format!("{first}{}{stop}", letters.as_str())
+}
+
+/// A number of messages in a second.
+fn rate(count: u64) -> Cell {
+    Cell::text(&format!("{}/s", grouped(&count.to_string()))).toned("number")
+}
+
+/// A link to a plan whose one parameter has this value.
+fn order_of(path: &str, text: &str, name: &str, value: impl Display) -> Link {
+    orders::link(path, text, [(name, value.to_string().as_str())])
+}

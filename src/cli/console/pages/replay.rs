@@ -1,0 +1,69 @@
+//! Sending sent messages again, and who would do their work twice.
+
+use super::{ApiRefusal, Block, Cell, Filter, Table, Value, View, Visit, counted, number, request, rows, text};
+
+pub(super) fn view(visit: &Visit<'_>) -> View {
+    let fields = vec![
+        visit.field("message", "Number or UUID"),
+        visit.field("topic", "Topic"),
+        visit.field("lane", "Lane"),
+        visit.field("since", "Sent since, such as 2h"),
+        visit.field("until", "Sent until"),
+        visit.field("to", "To another destination, such as kafka/repair"),
+        visit.field("rate", "Messages a second"),
+    ];
+    View {
+        title: "Send sent messages again".to_owned(),
+        menu: "/replay",
+        verdict: Some(
+            "First comes the plan: how many, how old, and which consumers would do their work twice.".to_owned(),
+        ),
+        blocks: vec![Block::Filter(Filter { action: "/order/replay".to_owned(), fields, submit: "Show the plan" })],
+        ..View::default()
+    }
+}
+
+/// Adds to the plan of a replay who would do the work of its messages twice.
+pub(in crate::cli::console) async fn duplicates(
+    visit: &Visit<'_>,
+    view: &mut View,
+    plan: &Value,
+) -> Result<(), ApiRefusal> {
+    let [consumers] = visit.answers(view, [request("inbox/list", &[])]).await?;
+    let oldest = text(plan, "oldest");
+    let row = |consumer: &Value| {
+        let since = text(consumer, "remembers_since");
+        // Both are RFC 3339 in UTC, whose order is that of the texts.
+        let knows = !since.is_empty() && !oldest.is_empty() && since <= oldest;
+        let answer = if knows {
+            Cell::text("no: its inbox remembers all of them, if it has processed them").toned("good")
+        } else {
+            Cell::text("yes, those that its inbox has forgotten").toned("bad")
+        };
+        vec![Cell::text(text(consumer, "consumer")), Cell::of(&Value::from(since)), answer]
+    };
+    view.blocks.push(Block::Table(Table {
+        title: "Who would do it twice?".to_owned(),
+        columns: ["consumer", "its inbox remembers since", "twice?"].map(str::to_owned).to_vec(),
+        rows: rows(&consumers).map(row).collect(),
+        empty: "No consumer has its inbox in this database: ask those who consume the topics how long theirs remember."
+            .to_owned(),
+        ..Table::default()
+    }));
+    let workers = rows(plan.get("worker_lanes").unwrap_or(&Value::Null)).count();
+    if workers > 0 {
+        let text = format!(
+            "{} of workers are left out, unless one is named: workers have no inbox, so each effect would happen again.",
+            counted(workers as u64, "lane", "lanes")
+        );
+        view.blocks.push(Block::Text("Workers".to_owned(), text));
+    }
+    if number(plan, "messages") > 0
+        && !text(plan, "to").is_empty()
+        && plan.get("is_looked_up") == Some(&Value::Bool(false))
+    {
+        let text = "This console has no configuration of the sink, so the broker was not asked for the destination.";
+        view.blocks.push(Block::Text("The destination is not checked".to_owned(), text.to_owned()));
+    }
+    Ok(())
+}
