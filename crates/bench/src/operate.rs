@@ -52,11 +52,13 @@ enum By {
     Relay,
     /// The command line asks `relay api`.
     Api,
+    /// A page of `relay console`.
+    Page,
 }
 
 /// The reads: a name for the report, who asks, and the command. `SENT`, `PENDING` and `DEAD` are messages in the
 /// middle.
-const READS: [(&str, By, &str); 25] = [
+const READS: [(&str, By, &str); 38] = [
     ("status", By::Operator, "status"),
     ("why_sent", By::Operator, "why SENT"),
     ("why_pending", By::Operator, "why PENDING"),
@@ -82,6 +84,19 @@ const READS: [(&str, By, &str); 25] = [
     ("doctor", By::Relay, "doctor"),
     ("api_status", By::Api, "status"),
     ("api_messages_list", By::Api, "messages list"),
+    ("page_now", By::Page, "/"),
+    ("page_messages", By::Page, "/messages?state=sent"),
+    ("page_message", By::Page, "/message/DEAD"),
+    ("page_keys", By::Page, "/keys"),
+    ("page_key", By::Page, "/key?topic=TOPIC&key=key-7"),
+    ("page_dead", By::Page, "/dead?reason=too_large"),
+    ("page_delayed", By::Page, "/delayed"),
+    ("page_pending", By::Page, "/pending"),
+    ("page_destinations", By::Page, "/destinations"),
+    ("page_consumers", By::Page, "/consumers"),
+    ("page_audit", By::Page, "/audit"),
+    ("page_dead_plan", By::Page, "/order/dead/retry?reason=unroutable"),
+    ("page_replay_plan", By::Page, "/order/replay?all=true"),
 ];
 
 pub(crate) async fn measure(common: &Common, size: Size) -> Result<(Value, bool)> {
@@ -156,6 +171,7 @@ struct Reader {
     operator: Client,
     relay: Client,
     api: Client,
+    console: Relay,
     /// The words of commands that stand for these messages, and for the topic.
     words: [(&'static str, String); 4],
     _api: Relay,
@@ -170,6 +186,10 @@ impl Reader {
         let mut api = stage.client(Account::Operator)?;
         api.flags = ["--via".to_owned(), format!("http://127.0.0.1:{}", process.port())].to_vec();
         until(PATIENCE, "an answer of the API", || api.json("controls", &[])).await?;
+        // It answers faster than a person asks.
+        let settings = Settings::new(&stage.database.url_as(Account::Operator)?);
+        let console = stage.start_console(&settings.set("api", "requests_per_second", 10_000))?;
+        until(PATIENCE, "the console", || console.get("/livez")).await?;
         let folder = tempfile::tempdir()?;
         let mut relay = stage.client(Account::Relay)?;
         let file = folder.path().join("relay.toml");
@@ -179,6 +199,7 @@ impl Reader {
             operator: stage.client(Account::Operator)?,
             relay,
             api,
+            console,
             words: [("SENT", sent), ("PENDING", pending), ("DEAD", dead), ("TOPIC", stage.topic.name().to_owned())],
             _api: process,
             _folder: folder,
@@ -186,12 +207,18 @@ impl Reader {
     }
 
     async fn read(&self, (name, by, words): (&str, By, &str)) -> Result<()> {
+        let words = self.words.iter().fold(words.to_owned(), |words, (word, name)| words.replace(word, name));
         let client = match by {
             By::Operator => &self.operator,
             By::Relay => &self.relay,
             By::Api => &self.api,
+            By::Page => {
+                let (status, page) = self.console.get(&words).await?;
+                let is_whole = status == 200 && !page.contains("role=\"alert\"");
+                ensure!(is_whole, "{name}: {status} {page}");
+                return Ok(());
+            }
         };
-        let words = self.words.iter().fold(words.to_owned(), |words, (word, name)| words.replace(word, name));
         let output = client.run(&words, &["--format", "json"]).await?;
         // Status 3: the doctor has found something.
         let is_answered = matches!(output.status.code(), Some(0 | 3));

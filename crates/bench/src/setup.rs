@@ -82,6 +82,11 @@ impl Stage {
         Relay::start_api(&self.program, settings)
     }
 
+    /// Starts `relay console`.
+    pub(crate) fn start_console(&self, settings: &Settings) -> Result<Relay> {
+        Relay::start_console(&self.program, settings)
+    }
+
     /// Starts a relay with these settings.
     pub(crate) fn start(&self, settings: &Settings) -> Result<Relay> {
         Relay::start(&self.program, settings)

@@ -95,7 +95,10 @@ async fn demo(options: &Options, quit: &CancellationToken) -> Result<bool> {
     let name = format!("outbox_demo_{:08x}", rand::random::<u32>());
     let database = tables::Database::create(&options.mysql, &name).await?;
     let settings = relay_settings(&database.for_relays(), &topics);
-    let mut relays = Relays::start(options.relay.as_deref(), &settings).await?;
+    let operator = relay_settings(&database.for_operator(), &topics);
+    let mut relays = Relays::start(options.relay.as_deref(), &settings, &operator).await?;
+    let console = format!("console: {}", relays.console());
+    println!("{console}");
     let intakes = topics.iter().map(|topic| Ok(Arc::new(Intake::new(Role::at(topic.broker()))?)));
     let intakes: Vec<_> = intakes.collect::<Result<_>>()?;
     let observers = if options.observe { Some(observe(&relays, &intakes).await?) } else { None };
@@ -116,7 +119,7 @@ async fn demo(options: &Options, quit: &CancellationToken) -> Result<bool> {
         let topics = shop.topics.iter().map(|topic| place(&format!("topic {}", topic.name()), topic.address()));
         let place_of_database = place(&format!("database {name}"), &options.mysql);
         let operator = format!("for an operator: RELAY__DATABASE__URL='{}' relay status", database.for_operator());
-        keep(topics.chain([place_of_database, operator]).chain(observed).collect(), &mut relays).await?;
+        keep(topics.chain([place_of_database, operator, console]).chain(observed).collect(), &mut relays).await?;
     }
     relays.stop().await?;
     for topic in shop.topics {

@@ -1,4 +1,4 @@
-//! Two relays as child processes, of which one is killed.
+//! Two relays as child processes, of which one is killed, and the console.
 //!
 //! They are not started by the tests' own `Relay`: that has a shell as watchdog, and the container image has none.
 
@@ -38,10 +38,11 @@ const CHOOSY: u32 = 50;
 /// Time for statements on their way when the relay is frozen.
 const STILL: Duration = Duration::from_millis(100);
 
-/// The relays of the demo.
+/// The relays of the demo, and their console.
 #[derive(Debug)]
 pub(crate) struct Relays {
     relays: Vec<Relay>,
+    console: Relay,
     _folder: TempDir,
 }
 
@@ -55,16 +56,27 @@ struct Relay {
 }
 
 impl Relays {
-    /// Starts two relays, and waits until they are ready.
-    pub(crate) async fn start(program: Option<&Path>, settings: &Settings) -> Result<Self> {
+    /// Starts two relays and a console, in which everybody on this machine is an operator. Waits until they are ready.
+    pub(crate) async fn start(program: Option<&Path>, settings: &Settings, operator: &Settings) -> Result<Self> {
         let beside = std::env::current_exe()?.with_file_name("relay");
+        let program = program.unwrap_or(&beside);
         let folder = tempfile::Builder::new().prefix("outbox-demo-").tempdir()?;
-        let start = |name| Relay::start(program.unwrap_or(&beside), folder.path(), name, settings);
-        let mut relays = Self { relays: vec![start("relay-1")?, start("relay-2")?], _folder: folder };
+        let start = |name| Relay::start(program, folder.path(), (name, "run"), free_port()?, settings);
+        let port = free_port()?;
+        let operator = operator.clone().set("api", "listen", format!("127.0.0.1:{port}"));
+        let operator = operator.set("api", "anonymous", "operator");
+        let console = Relay::start(program, folder.path(), ("console", "console"), port, &operator)?;
+        let mut relays = Self { relays: vec![start("relay-1")?, start("relay-2")?], console, _folder: folder };
         for relay in &mut relays.relays {
-            relay.wait_until_ready().await?;
+            relay.wait_until("/readyz").await?;
         }
+        relays.console.wait_until("/livez").await?;
         Ok(relays)
+    }
+
+    /// The address of the console.
+    pub(crate) fn console(&self) -> String {
+        format!("http://127.0.0.1:{}/", self.console.port)
     }
 
     /// The name of each relay, and the port of its metrics.
@@ -91,7 +103,7 @@ impl Relays {
 
     /// Asks those that run to stop.
     pub(crate) async fn stop(mut self) -> Result<()> {
-        for relay in &mut self.relays {
+        for relay in self.relays.iter_mut().chain([&mut self.console]) {
             relay.stop().await?;
         }
         Ok(())
@@ -107,21 +119,28 @@ impl Relays {
 
 impl Relay {
     /// In a process group of its own: a Ctrl-C in the terminal is not meant for it.
-    fn start(program: &Path, folder: &Path, name: &'static str, settings: &Settings) -> Result<Self> {
-        let port = free_port()?;
+    fn start(
+        program: &Path,
+        folder: &Path,
+        (name, command): (&'static str, &str),
+        port: u16,
+        settings: &Settings,
+    ) -> Result<Self> {
         let log = folder.join(format!("{name}.log"));
         let file = folder.join(format!("{name}.toml"));
         std::fs::write(&file, settings.clone().set("relay", "owner", name).render(port)?)?;
+        let arguments = [command, "--config"];
         let mut command = Command::new(program);
-        command.arg("run").arg("--config").arg(file).stdin(Stdio::null()).stdout(Stdio::null());
+        command.args(arguments).arg(file).stdin(Stdio::null()).stdout(Stdio::null());
         command.stderr(File::create(&log)?).process_group(0).kill_on_drop(true);
         let child = command.spawn().with_context(|| format!("cannot start {}", program.display()))?;
         Ok(Self { name, port, log, child })
     }
 
-    async fn wait_until_ready(&mut self) -> Result<()> {
+    /// Waits until it says at this path that it is well.
+    async fn wait_until(&mut self, path: &str) -> Result<()> {
         let start = Instant::now();
-        while !matches!(timeout(ANSWER, get(self.port, "/readyz")).await, Ok(Ok((200, ref page))) if page.starts_with("ok\n"))
+        while !matches!(timeout(ANSWER, get(self.port, path)).await, Ok(Ok((200, ref page))) if page.starts_with("ok\n"))
         {
             if self.child.try_wait()?.is_some() || start.elapsed() > READY {
                 bail!("{} is not ready; its log:\n{}", self.name, std::fs::read_to_string(&self.log)?);

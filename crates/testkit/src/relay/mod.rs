@@ -51,9 +51,21 @@ impl Relay {
     /// # Errors
     /// When it cannot be started.
     pub fn start_api(program: impl AsRef<Path>, settings: &Settings) -> Result<Self> {
+        Self::serve(program.as_ref(), "api", settings)
+    }
+
+    /// Starts `relay console`, as [`Relay::start_api`].
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn start_console(program: impl AsRef<Path>, settings: &Settings) -> Result<Self> {
+        Self::serve(program.as_ref(), "console", settings)
+    }
+
+    fn serve(program: &Path, command: &str, settings: &Settings) -> Result<Self> {
         let port = free_port()?;
         let settings = settings.clone().set("api", "listen", format!("127.0.0.1:{port}"));
-        Self::launch(program.as_ref(), "api", &settings, port)
+        Self::launch(program, command, &settings, port)
     }
 
     fn launch(program: &Path, command: &str, settings: &Settings, port: u16) -> Result<Self> {
