@@ -35,7 +35,18 @@ pub(super) async fn view(visit: &Visit<'_>) -> Result<View, ApiRefusal> {
     let title = "Messages that they gave up".to_owned();
     view.blocks.push(Block::Table(Table { title, ..given_up }));
     if rows(&retries).next().is_some() {
-        let columns = ["retry", "consumer", "messages", "done", "ordered_at", "ended_at", "actor", "reason"];
+        let columns = [
+            "retry",
+            "consumer",
+            "message_id",
+            "state",
+            "processed",
+            "failed",
+            "ordered_at",
+            "ended_at",
+            "actor",
+            "reason",
+        ];
         view.blocks.push(Block::Table(Table { title: "Ordered retries".to_owned(), ..table(&retries, &columns) }));
     }
     Ok(view)

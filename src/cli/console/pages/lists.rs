@@ -50,7 +50,7 @@ pub(super) async fn jobs(visit: &Visit<'_>) -> Result<View, ApiRefusal> {
         view.verdict = Some(format!("Job {ordered} is ordered. Relays carry it out."));
         view.tone = "good";
     }
-    let columns = ["job", "action", "state", "done", "planned", "filter", "created_at", "ended_at", "actor", "reason"];
+    let columns = ["job", "action", "state", "done", "planned", "filter", "ordered_at", "ended_at", "actor", "reason"];
     let mut table = table(&jobs, &columns);
     table.columns.push("order".to_owned());
     for (row, job) in table.rows.iter_mut().zip(rows(&jobs)) {

@@ -28,7 +28,7 @@ pub(super) async fn view(visit: &Visit<'_>) -> Result<View, ApiRefusal> {
         return Ok(view);
     }
     let list = found.get("rows").unwrap_or(&Value::Null);
-    let columns = ["id", "enqueued_at", "topic", "event_type", "state", "reason", "attempts", "error", "message_id"];
+    let columns = ["id", "enqueued_at", "topic", "event_type", "state", "reason", "attempts", "error"];
     let more = found.get("next").and_then(Value::as_u64).map(|next| {
         let next = next.to_string();
         let query = parameters.iter().copied().filter(|(name, _)| *name != "below").chain([("below", next.as_str())]);

@@ -68,7 +68,8 @@ pub(super) async fn view(visit: &Visit<'_>, path: &str, is_post: bool) -> Result
         "/audit" => lists::audit(visit).await,
         "/doctor" => doctor::view(visit).await,
         _ => match path.strip_prefix("/message/") {
-            Some(id) if !id.is_empty() => message::view(visit, id).await,
+            // A browser that loads a revealed message again shows it hidden.
+            Some(id) if !id.is_empty() => message::view(visit, id.strip_suffix("/reveal").unwrap_or(id)).await,
             _ => Err(missing(path)),
         },
     }
@@ -152,10 +153,21 @@ fn cell(row: &Value, column: &str) -> Cell {
     match (column, value) {
         ("id" | "example", Value::Number(id)) => Cell::link(&id.to_string(), format!("/message/{id}")),
         ("message_id", Value::String(id)) => Cell { href: Some(format!("/message/{id}")), ..cell.toned("code") },
+        ("filter" | "target", Value::String(text)) => Cell::text(&filter(text)),
         ("state" | "outcome", Value::String(state)) => cell.toned(tone(state)),
         ("entry" | "job" | "lane" | "retry", Value::Number(number)) => Cell::text(&number.to_string()).toned("number"),
         _ => cell,
     }
+}
+
+/// The filter of a job, which is JSON, as words. Other targets are names.
+fn filter(text: &str) -> String {
+    let Ok(Value::Object(parts)) = serde_json::from_str(text) else { return text.to_owned() };
+    let part = |(name, value): (&String, &Value)| match value {
+        Value::String(text) => format!("{name}: {text}"),
+        value => format!("{name}: {value}"),
+    };
+    if parts.is_empty() { "all".to_owned() } else { parts.iter().map(part).collect::<Vec<_>>().join(", ") }
 }
 
 fn tone(state: &str) -> &'static str {
