@@ -146,14 +146,22 @@ async fn answer(site: &Site, place: &Place<'_>, head: &Parts, body: Body) -> Res
         return Ok(([(header::SET_COOKIE, cookie)], Redirect::to(&to)).into_response());
     }
     let user = site.access.has_tokens().then(|| caller.name.clone());
+    let mut status = StatusCode::OK;
     let view = match place {
         Place::Outbox(api) => {
             let visit = Visit { api, caller, query };
             match path.strip_prefix("/order/") {
-                Some(order) if is_post => {
-                    let to = orders::give(&visit, order).await?;
-                    return Ok(Redirect::to(&format!("{}{to}", api.base)).into_response());
-                }
+                Some(order) if is_post => match orders::give(&visit, order).await {
+                    Ok(to) => return Ok(Redirect::to(&format!("{}{to}", api.base)).into_response()),
+                    // The plan again, with what is wrong.
+                    Err((StatusCode::UNPROCESSABLE_ENTITY, problem)) => {
+                        status = StatusCode::UNPROCESSABLE_ENTITY;
+                        let mut view = orders::view(&visit, order).await?;
+                        view.blocks.insert(0, Block::Problem(problem));
+                        view
+                    }
+                    Err(error) => return Err(error),
+                },
                 Some(order) => orders::view(&visit, order).await?,
                 None => pages::view(&visit, path, is_post).await?,
             }
@@ -162,7 +170,7 @@ async fn answer(site: &Site, place: &Place<'_>, head: &Parts, body: Body) -> Res
         Place::Fleet(_) => return Err(pages::missing(path)),
     };
     let shell = Shell { user: user.as_deref(), form: &form, ..Shell::new(site, place, &view) };
-    Ok(html(&shell).into_response())
+    Ok((status, html(&shell)).into_response())
 }
 
 /// Shows the form of the login, or takes what was typed in.

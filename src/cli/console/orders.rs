@@ -1,6 +1,10 @@
 //! Orders: a plan, a reason, and for more than one message their number typed in.
 
+use std::collections::VecDeque;
+
 use axum::http::StatusCode;
+use outbox_core::Uuid;
+use parking_lot::Mutex;
 use serde_json::Value;
 
 use super::{
@@ -8,6 +12,14 @@ use super::{
     pages::{counted, duplicates, label},
     view::{Block, Cell, Confirm, Field, Link, Table, View, command, href},
 };
+
+/// The name of the field that makes a form one order, however often it is sent.
+const ONCE: &str = "once";
+/// The orders that are remembered.
+const REMEMBERED: usize = 10_000;
+
+/// The forms that were sent: a double click, or the way back, gives no second order.
+static GIVEN: Mutex<VecDeque<String>> = Mutex::new(VecDeque::new());
 
 /// An order, and how it is shown.
 struct Order {
@@ -75,7 +87,7 @@ pub(super) fn link<'a>(path: &str, text: &str, query: impl IntoIterator<Item = (
 
 /// The parameters of the command.
 fn parameters(visit: &Visit<'_>) -> Vec<(String, String)> {
-    let own = ["form_token", "because", "yes", "count"];
+    let own = ["form_token", ONCE, "because", "yes", "count"];
     let given = visit.query.0.iter().filter(|(name, value)| !own.contains(&name.as_str()) && !value.trim().is_empty());
     given.cloned().collect()
 }
@@ -121,8 +133,9 @@ pub(super) async fn view(visit: &Visit<'_>, path: &str) -> Result<View, ApiRefus
     let messages = count.map(|count| counted(count, "message", "messages"));
     view.blocks.push(Block::Confirm(Confirm {
         action: format!("/order/{path}"),
-        hidden: request.parameters,
+        hidden: [(ONCE.to_owned(), Uuid::now_v7().to_string())].into_iter().chain(request.parameters).collect(),
         fields: fields(visit, order, count),
+        because: visit.query.get("because").to_owned(),
         count: count.filter(|count| *count > 1),
         submit: [Some(order.submit.to_owned()), messages].into_iter().flatten().collect::<Vec<_>>().join(" "),
         warning: order.warning.map(str::to_owned),
@@ -212,11 +225,38 @@ fn fact(name: &str) -> String {
 /// Gives an order. Returns the page that shows it.
 pub(super) async fn give(visit: &Visit<'_>, path: &str) -> Result<String, ApiRefusal> {
     let order = of(path)?;
-    let refuse = |text: &str| Err((StatusCode::UNPROCESSABLE_ENTITY, text.to_owned()));
     let because = visit.query.get("because");
     if because.is_empty() {
-        return refuse("nothing was ordered: a reason is needed, for the audit");
+        let text = "nothing was ordered: a reason is needed, for the audit";
+        return Err((StatusCode::UNPROCESSABLE_ENTITY, text.to_owned()));
     }
+    let once = visit.query.get(ONCE);
+    if !once.is_empty() && !begin(once) {
+        return Ok(menu(order.path).to_owned());
+    }
+    let given = carry_out(visit, order, because).await;
+    if given.as_ref().is_err_and(|(status, _)| status.is_client_error()) {
+        // It can be corrected, and sent again.
+        GIVEN.lock().retain(|it| it != once);
+    }
+    given
+}
+
+/// Notes that a form was sent. Returns whether it is the first time.
+fn begin(once: &str) -> bool {
+    let mut given = GIVEN.lock();
+    if given.iter().any(|it| it == once) {
+        return false;
+    }
+    if given.len() >= REMEMBERED {
+        given.pop_front();
+    }
+    given.push_back(once.to_owned());
+    true
+}
+
+async fn carry_out(visit: &Visit<'_>, order: &Order, because: &str) -> Result<String, ApiRefusal> {
+    let refuse = |text: &str| Err((StatusCode::UNPROCESSABLE_ENTITY, text.to_owned()));
     let parameters = parameters(visit);
     let mut request = Request { path: order.path.to_owned(), parameters };
     if order.has_plan {

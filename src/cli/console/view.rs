@@ -220,6 +220,8 @@ pub(super) struct Confirm {
     pub(super) title: String,
     pub(super) action: String,
     pub(super) hidden: Vec<(String, String)>,
+    /// The reason that was given before.
+    pub(super) because: String,
     /// What may be given beside the reason.
     pub(super) fields: Vec<Field>,
     /// The number of messages, to be typed in.
