@@ -61,6 +61,10 @@ impl Request {
             command = command.find_subcommand(word).ok_or_else(|| format!("there is no `{word}` in /{}", self.path))?;
             words.push(word.to_owned());
         }
+        if command.is_subcommand_required_set() {
+            let names: Vec<_> = command.get_subcommands().map(clap::Command::get_name).collect();
+            return Err(format!("/{} is not all of the path: go on with {}", self.path, names.join(", ")));
+        }
         let mut places = Vec::new();
         for (name, value) in &self.parameters {
             let Some(argument) = arguments(command).find(|argument| parameter(argument) == *name) else {
@@ -82,12 +86,19 @@ impl Request {
         }
         words.push("--".to_owned());
         words.extend(places);
-        let parsed = Commands::try_parse_from(words).map_err(|error| error.to_string())?;
+        let parsed = Commands::try_parse_from(words).map_err(|error| sentence(&error))?;
         match parsed.command.operation().problem() {
             Some(problem) => Err(problem.to_string()),
             None => Ok(parsed.command),
         }
     }
+}
+
+/// The problem alone: no usage of a command line, and parameters by their names.
+fn sentence(error: &clap::Error) -> String {
+    let text = error.to_string();
+    let text = text.split("\n\n").next().unwrap_or_default().trim_start_matches("error: ");
+    text.split_whitespace().map(|word| word.replace("--", "")).collect::<Vec<_>>().join(" ")
 }
 
 /// Returns the flags and arguments that a request may have.
@@ -187,7 +198,7 @@ mod tests {
         assert_eq!(refused("run", &[]), "there is no `run` in /run");
         assert_eq!(refused("dead/bury", &[]), "there is no `bury` in /dead/bury");
         assert_eq!(refused("", &[]), "there is no `` in /");
-        assert!(refused("dead", &[]).contains("Usage"), "{}", refused("dead", &[]));
+        assert_eq!(refused("dead", &[]), "/dead is not all of the path: go on with list, retry, release, discard");
         for local in LOCAL.into_iter().chain(["config", "set", "help"]) {
             assert!(
                 refused("status", &[(local, "x")]).starts_with(&format!("there is no parameter `{local}`")),
@@ -196,8 +207,9 @@ mod tests {
         }
         assert!(refused("dead/retry", &[("reasn", "x"), ("topic", "a")]).contains("reason, topic"));
         assert_eq!(refused("dead/retry", &[("all", "yes")]), "`all` must be true or false");
-        assert!(refused("dead/retry", &[("yes", "true"), ("all", "true")]).contains("--because"));
-        assert!(refused("dead/retry", &[]).contains("required"));
+        assert!(refused("dead/retry", &[("yes", "true"), ("all", "true")]).contains("because"));
+        let problem = refused("dead/retry", &[]);
+        assert!(problem.contains("required") && !problem.contains("--"), "{problem}");
         assert!(refused("why", &[("message", "--format=json")]).contains("give a UUID"));
         assert!(refused("why", &[("message", "1"), ("message", "2")]).contains("unexpected"));
     }

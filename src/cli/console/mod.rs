@@ -21,6 +21,8 @@ use axum::{
 };
 
 pub(super) use self::rates::Rates;
+use serde_json::Value;
+
 use self::{
     guard::Guard,
     pages::MENU,
@@ -146,31 +148,57 @@ async fn answer(site: &Site, place: &Place<'_>, head: &Parts, body: Body) -> Res
         return Ok(([(header::SET_COOKIE, cookie)], Redirect::to(&to)).into_response());
     }
     let user = site.access.has_tokens().then(|| caller.name.clone());
-    let mut status = StatusCode::OK;
-    let view = match place {
-        Place::Outbox(api) => {
-            let visit = Visit { api, caller, query };
-            match path.strip_prefix("/order/") {
-                Some(order) if is_post => match orders::give(&visit, order).await {
-                    Ok(to) => return Ok(Redirect::to(&format!("{}{to}", api.base)).into_response()),
-                    // The plan again, with what is wrong.
-                    Err((StatusCode::UNPROCESSABLE_ENTITY, problem)) => {
-                        status = StatusCode::UNPROCESSABLE_ENTITY;
-                        let mut view = orders::view(&visit, order).await?;
-                        view.blocks.insert(0, Block::Problem(problem));
-                        view
-                    }
-                    Err(error) => return Err(error),
-                },
-                Some(order) => orders::view(&visit, order).await?,
-                None => pages::view(&visit, path, is_post).await?,
-            }
+    let (status, view, problem) = match visited(place, caller, query, (path, is_post)).await {
+        Ok(Shown::Page(status, view)) => (status, view, String::new()),
+        Ok(Shown::Elsewhere(to)) => {
+            let (base, _) = place.base(site);
+            return Ok(Redirect::to(&format!("{base}{to}")).into_response());
         }
-        Place::Fleet(apis) if path == "/" && !is_post => pages::fleet(apis, &caller).await,
+        Err((status, problem)) => {
+            (status, View { title: title(status).to_owned(), ..View::default() }, pages::sentence(&problem))
+        }
+    };
+    let shell = Shell { user: user.as_deref(), form: &form, problem: &problem, ..Shell::new(site, place, &view) };
+    Ok((status, html(&shell)).into_response())
+}
+
+/// What a request leads to.
+enum Shown {
+    Page(StatusCode, View),
+    Elsewhere(String),
+}
+
+/// Answers a request of a known caller.
+async fn visited(
+    place: &Place<'_>,
+    caller: Caller,
+    query: Query,
+    (path, is_post): (&str, bool),
+) -> Result<Shown, ApiRefusal> {
+    let api = match place {
+        Place::Outbox(api) => api,
+        Place::Fleet(apis) if path == "/" && !is_post => {
+            return Ok(Shown::Page(StatusCode::OK, pages::fleet(apis, &caller).await));
+        }
         Place::Fleet(_) => return Err(pages::missing(path)),
     };
-    let shell = Shell { user: user.as_deref(), form: &form, ..Shell::new(site, place, &view) };
-    Ok((status, html(&shell)).into_response())
+    let visit = Visit { api, caller, query };
+    let Some(order) = path.strip_prefix("/order/") else {
+        return Ok(Shown::Page(StatusCode::OK, pages::view(&visit, path, is_post).await?));
+    };
+    if !is_post {
+        return Ok(Shown::Page(StatusCode::OK, orders::view(&visit, order).await?));
+    }
+    match orders::give(&visit, order).await {
+        Ok(to) => Ok(Shown::Elsewhere(to)),
+        // The plan again, with what is wrong.
+        Err((status @ (StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY), problem)) => {
+            let mut view = orders::view(&visit, order).await?;
+            view.blocks.insert(0, Block::Problem(pages::sentence(&problem)));
+            Ok(Shown::Page(status, view))
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// Shows the form of the login, or takes what was typed in.
@@ -201,6 +229,12 @@ struct Visit<'a> {
 }
 
 impl Visit<'_> {
+    /// Asks one question.
+    async fn ask_one(&self, request: &Request) -> Result<Value, ApiRefusal> {
+        let mut answers = self.api.ask(&self.caller, std::slice::from_ref(request), false).await?;
+        Ok(answers.pop().transpose()?.unwrap_or_default())
+    }
+
     /// Returns the reason why the person cannot do what needs this role, if there is one.
     fn lacks(&self, role: Role, word: &str) -> Option<String> {
         let name = &self.caller.name;

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::{
     ApiRefusal, Request, Role, Visit,
-    pages::{counted, duplicates, label},
+    pages::{counted, duplicates, label, sentence},
     view::{Block, Cell, Confirm, Field, Link, Table, View, command, href},
 };
 
@@ -62,7 +62,7 @@ const ORDERS: [Order; 10] = [
         "Send again",
         Some("A consumer whose inbox has forgotten a message does its work twice."),
     ),
-    single("pause", "Pause", "Pause", Some("Messages wait until it is resumed.")),
+    single("pause", "Pause", "Pause", Some("Its messages wait meanwhile; other messages go on.")),
     single("resume", "Resume", "Resume", None),
     single(
         "inbox/retry",
@@ -99,26 +99,10 @@ pub(super) async fn view(visit: &Visit<'_>, path: &str) -> Result<View, ApiRefus
     let mut view = View { title: order.title.to_owned(), menu: menu(order.path), ..View::default() };
     let mut count = None;
     if order.has_plan {
-        let mut answers = visit.api.ask(&visit.caller, std::slice::from_ref(&request), false).await?;
-        let plan = match answers.pop() {
-            Some(Ok(answer)) => answer.get("plan").cloned().unwrap_or_default(),
-            Some(Err((_, problem))) => {
-                view.blocks.push(Block::Problem(problem));
-                return Ok(view);
-            }
-            None => Value::Null,
-        };
-        let messages = plan.get("messages").and_then(Value::as_u64).unwrap_or_default();
-        if messages == 0 {
-            view.verdict = Some("There is nothing to do: no message fits.".to_owned());
+        count = planned_messages(visit, order, &request, &mut view).await?;
+        if count.is_none() {
+            view.blocks.push(Block::Orders(vec![Link::to("Back", menu(order.path))]));
             return Ok(view);
-        }
-        count = Some(messages);
-        view.verdict =
-            Some(format!("The plan has {}. Nothing is changed yet.", counted(messages, "message", "messages")));
-        show(&mut view, &plan);
-        if order.path == "replay" {
-            duplicates(visit, &mut view, &plan).await?;
         }
     } else {
         let facts = request.parameters.iter().map(|(name, value)| (label(name), Cell::text(value)));
@@ -139,10 +123,50 @@ pub(super) async fn view(visit: &Visit<'_>, path: &str) -> Result<View, ApiRefus
         count: count.filter(|count| *count > 1),
         submit: [Some(order.submit.to_owned()), messages].into_iter().flatten().collect::<Vec<_>>().join(" "),
         warning: order.warning.map(str::to_owned),
+        is_final: order.path == "dead/discard",
         disabled: visit.lacks(Role::Operator, "operator"),
         ..Confirm::default()
     }));
     Ok(view)
+}
+
+/// Shows the plan of an order. Returns the number of its messages; `None`: there is nothing to do, or a problem.
+async fn planned_messages(
+    visit: &Visit<'_>,
+    order: &Order,
+    request: &Request,
+    view: &mut View,
+) -> Result<Option<u64>, ApiRefusal> {
+    let plan = match visit.ask_one(request).await {
+        Ok(answer) => answer.get("plan").cloned().unwrap_or_default(),
+        Err((StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY, problem)) => {
+            view.blocks.push(Block::Problem(sentence(&problem)));
+            return Ok(None);
+        }
+        Err(error) => return Err(error),
+    };
+    let messages = plan.get("messages").and_then(Value::as_u64).unwrap_or_default();
+    if messages == 0 {
+        let left_out = plan.get("left_out").and_then(Value::as_object).into_iter().flatten();
+        let reasons: Vec<_> = left_out.map(|(reason, count)| format!("{count} left out: {reason}")).collect();
+        let reasons = if reasons.is_empty() { "no message fits".to_owned() } else { reasons.join("; ") };
+        view.verdict = Some(format!("There is nothing to do: {reasons}."));
+        return Ok(None);
+    }
+    view.verdict = Some(format!("The plan has {}. Nothing is changed yet.", counted(messages, "message", "messages")));
+    show(view, &plan);
+    let waits = |reason: &str| {
+        let mut samples = plan.get("samples").and_then(Value::as_array).into_iter().flatten();
+        samples.any(|it| it.get("reason").and_then(Value::as_str) == Some(reason))
+    };
+    if order.path == "delayed/retry" && (waits("parked") || waits("unroutable")) {
+        let text = "Some wait for a sink or destination. Unless it takes messages again, they come back here at once.";
+        view.blocks.push(Block::Problem(text.to_owned()));
+    }
+    if order.path == "replay" {
+        duplicates(visit, view, &plan).await?;
+    }
+    Ok(Some(messages))
 }
 
 /// What may be given beside the reason. What was given before is hidden in the form.
@@ -184,6 +208,7 @@ fn show(view: &mut View, plan: &Value) {
             (_, Value::Object(parts)) => {
                 facts.extend(parts.iter().map(|(part, value)| (format!("{}: {part}", label(name)), Cell::of(value))));
             }
+            ("seconds", Value::Number(seconds)) => facts.push((fact(name), Cell::text(&format!("{seconds} s")))),
             (_, value) => facts.push((fact(name), Cell::of(value))),
         }
     }
@@ -216,8 +241,8 @@ fn show(view: &mut View, plan: &Value) {
 /// The heading of a fact of a plan.
 fn fact(name: &str) -> String {
     match name {
-        "seconds" => "it takes at least, in seconds".to_owned(),
-        "waiting" => "messages behind them".to_owned(),
+        "seconds" => "it takes at least".to_owned(),
+        "waiting" => "later messages behind them".to_owned(),
         _ => label(name),
     }
 }
@@ -265,8 +290,7 @@ async fn carry_out(visit: &Visit<'_>, order: &Order, because: &str) -> Result<St
             path: order.path.to_owned(),
             parameters: request.parameters.iter().filter(|(name, _)| name != "confirm_destination").cloned().collect(),
         };
-        let mut answers = visit.api.ask(&visit.caller, &[plan], false).await?;
-        let plan = answers.pop().transpose()?.unwrap_or_default();
+        let plan = visit.ask_one(&plan).await?;
         let messages = plan.pointer("/plan/messages").and_then(Value::as_u64).unwrap_or_default();
         let typed: String = visit.query.get("count").chars().filter(char::is_ascii_digit).collect();
         if messages > 1 && typed != messages.to_string() {
@@ -282,6 +306,6 @@ async fn carry_out(visit: &Visit<'_>, order: &Order, because: &str) -> Result<St
     let answer = answers.pop().transpose()?.unwrap_or_default();
     Ok(match answer.get("job").and_then(Value::as_u64) {
         Some(job) => href("/jobs", [("ordered", job.to_string().as_str())]),
-        None => menu(order.path).to_owned(),
+        None => href(menu(order.path), [("done", order.path)]),
     })
 }

@@ -164,6 +164,8 @@ pub(super) struct Finding {
     pub(super) tone: &'static str,
     pub(super) title: String,
     pub(super) sentences: Vec<String>,
+    /// The page that does the same as the command.
+    pub(super) link: Option<Link>,
     /// The command of its fix; empty: there is none.
     pub(super) command: String,
     pub(super) run_in: &'static str,
@@ -228,6 +230,8 @@ pub(super) struct Confirm {
     pub(super) count: Option<u64>,
     pub(super) submit: String,
     pub(super) warning: Option<String>,
+    /// Whether nothing brings back what it does.
+    pub(super) is_final: bool,
     /// Why the order cannot be given.
     pub(super) disabled: Option<String>,
 }
@@ -259,7 +263,7 @@ impl Cell {
 
     /// Whether it is broken into lines.
     pub(super) fn is_long(&self) -> bool {
-        self.text.chars().nth(48).is_some()
+        self.text.chars().nth(32).is_some()
     }
 
     /// The text; of a time the absolute one.

@@ -50,8 +50,8 @@ struct WhichMessages {
     /// Only those of this topic
     #[arg(long)]
     topic: Option<String>,
-    /// Only those with this key
-    #[arg(long, requires = "topic")]
+    /// Only those with this key; without --topic, in each topic of the newest thousand messages
+    #[arg(long)]
     key: Option<String>,
     /// Only those of this kind of event
     #[arg(long = "type")]

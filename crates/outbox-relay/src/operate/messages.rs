@@ -1,11 +1,15 @@
 //! Messages of all states, by topic, key, kind, state and time.
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant},
+};
 
 use outbox_core::{
     key_hash,
     sqlx::{self, MySqlConnection},
     store::operate::{
+        doctor,
         find::StateTable,
         jobs::Actor,
         messages::{self, ListStep, ListedRow, WantedMessages},
@@ -112,10 +116,13 @@ pub async fn list(
 ) -> Result<MessagePage, sqlx::Error> {
     let begin = Instant::now();
     let topic = filter.topic.as_deref();
-    let key = filter.key.as_deref().map(str::as_bytes);
+    let hashes = match filter.key.as_deref() {
+        Some(key) => Some(hashes(db, topic, key).await?),
+        None => None,
+    };
     let wanted = WantedMessages {
         topic,
-        key_hash: key.map(|key| key_hash(topic.unwrap_or_default(), Some(key))),
+        key_hashes: hashes.as_deref(),
         event_type: filter.event_type.as_deref(),
         since: filter.since,
         until: filter.until,
@@ -154,6 +161,17 @@ pub async fn list(
     }
     page.next = Some(below);
     Ok(page)
+}
+
+/// The hashes of a key in its topic; without one, in each topic of the newest thousand messages.
+async fn hashes(db: &mut MySqlConnection, topic: Option<&str>, key: &str) -> Result<Vec<u64>, sqlx::Error> {
+    let topics = match topic {
+        Some(topic) => vec![topic.to_owned()],
+        None => doctor::topics(db).await?.into_iter().map(|(topic, _)| topic).collect(),
+    };
+    let hashes: BTreeSet<_> = topics.iter().map(|topic| key_hash(topic, Some(key.as_bytes()))).collect();
+    // No message has this one.
+    Ok(if hashes.is_empty() { vec![u64::MAX] } else { hashes.into_iter().collect() })
 }
 
 /// In microseconds: by how much the database's clock may have been stepped without a message being passed over.

@@ -171,6 +171,12 @@ fn judge(lane: &LaneStats, pause: Option<&ControlRow>, live: &Live) -> (&'static
         (relays, _) => format!("{relays} {role}s serve it"),
     };
     if !lane.sends && lane.lag >= PATIENCE {
+        let refused: u64 =
+            lane.delayed.iter().filter(|it| it.waits_for() == WaitsFor::Destination).map(|it| it.messages).sum();
+        if serving > 0 && lane.pending <= refused {
+            // A message in a try is due for as long as it has waited.
+            return ("waiting", format!("None was sent in the last minute: single messages are tried; {relays}."));
+        }
         let state = if serving == 0 { "unserved" } else { "stuck" };
         return (state, format!("None was sent in the last minute: {due}; {relays}."));
     }

@@ -16,21 +16,25 @@ pub(super) async fn view(visit: &Visit<'_>) -> Result<View, ApiRefusal> {
             many => format!("{many} messages were given up by their consumers."),
         });
     }
+    if visit.query.get("done") == "inbox/retry" {
+        view.verdict = Some("The retry is ordered. The consumer takes it up as soon as it runs.".to_owned());
+        view.tone = "good";
+    }
     let mut list = table(&consumers, &["consumer", "processed", "last_at", "dead", "last_dead_at", "remembers_since"]);
-    list.columns.push("order".to_owned());
+    list.columns.insert(1, "order".to_owned());
     for (row, consumer) in list.rows.iter_mut().zip(rows(&consumers)) {
         let name = text(consumer, "consumer");
         let link = orders::link("inbox/retry", "Retry all dead…", [("consumer", name), ("all", "true")]);
-        row.push(if number(consumer, "dead") > 0 { link.into() } else { Cell::default() });
+        row.insert(1, if number(consumer, "dead") > 0 { link.into() } else { Cell::default() });
     }
     let empty =
         "No consumer has its inbox in this database. Consumers elsewhere have a console of their own.".to_owned();
     view.blocks.push(Block::Table(Table { title: "Consumers".to_owned(), empty, ..list }));
     let columns = ["consumer", "message_id", "topic", "reason", "attempts", "died_at", "error"];
     let mut given_up = table(&dead, &columns);
-    given_up.columns.push("order".to_owned());
+    given_up.columns.insert(1, "order".to_owned());
     for (row, message) in given_up.rows.iter_mut().zip(rows(&dead)) {
-        row.push(retry(message).into());
+        row.insert(1, retry(message).into());
     }
     let title = "Messages that they gave up".to_owned();
     view.blocks.push(Block::Table(Table { title, ..given_up }));

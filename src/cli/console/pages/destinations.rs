@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::{
-    ApiRefusal, Block, Cell, Link, Table, Value, View, Visit, lists::resume, now::sinks, number, order_of, orders,
-    request, rows, text,
+    ApiRefusal, Block, Cell, Field, Filter, Link, Table, Value, View, Visit, lists::resume, now::sinks, number,
+    order_of, orders, request, rows, text,
 };
 
 /// What is known of a sink, or of a destination as `kafka/orders`.
@@ -57,6 +57,9 @@ pub(super) async fn view(visit: &Visit<'_>) -> Result<View, ApiRefusal> {
         bad => format!("These take nothing: {}.", bad.join(", ")),
     });
     view.blocks.push(Block::Table(table(&known)));
+    let destination = visit.field("destination", "Another destination, such as kafka/orders");
+    let fields = vec![Field { is_required: true, ..destination }];
+    view.blocks.push(Block::Filter(Filter { action: "/order/pause".to_owned(), fields, submit: "Pause…" }));
     view.blocks.push(Block::Text(
         "What relays do meanwhile".to_owned(),
         "A sink or destination that takes nothing is tried with single messages, more rarely each time. Its messages \

@@ -1,6 +1,8 @@
 //! The doctor's findings.
 
-use super::{ApiRefusal, Block, Finding, Value, View, Visit, label, request, rows, text};
+use super::{
+    ApiRefusal, Block, Finding, Value, View, Visit, label, link_of, request, rows, sentence, text, without_pages,
+};
 
 pub(super) async fn view(visit: &Visit<'_>) -> Result<View, ApiRefusal> {
     let mut view = View { title: "Doctor".to_owned(), menu: "/doctor", ..View::default() };
@@ -24,7 +26,8 @@ pub(super) async fn view(visit: &Visit<'_>) -> Result<View, ApiRefusal> {
 }
 
 fn of(finding: &Value) -> Finding {
-    let sentences = ["evidence", "matters", "fix"].map(|name| text(finding, name).to_owned());
+    let sentences = ["evidence", "matters", "fix"].map(|name| without_pages(text(finding, name)));
+    let link = link_of(text(finding, "command"));
     Finding {
         tone: match text(finding, "severity") {
             "problem" => "bad",
@@ -32,7 +35,8 @@ fn of(finding: &Value) -> Finding {
             _ => "",
         },
         title: format!("{}: {}", label(text(finding, "severity")), label(text(finding, "finding"))),
-        sentences: sentences.into_iter().filter(|sentence| !sentence.is_empty()).collect(),
+        sentences: sentences.iter().filter(|text| !text.is_empty()).map(|text| sentence(text)).collect(),
+        link,
         command: text(finding, "command").to_owned(),
         run_in: if text(finding, "run_in") == "mysql" { "In a client of the database" } else { "In a shell" },
     }

@@ -13,6 +13,7 @@ pub(super) async fn relays(visit: &Visit<'_>) -> Result<View, ApiRefusal> {
     let [instances] = visit.answers(&mut view, [request("instances", &[])]).await?;
     let mut table = table(&instances, &INSTANCES);
     table.columns.extend(["sinks", "may it be stopped?", "order"].map(str::to_owned));
+    let is_alone = rows(&instances).filter(|instance| text(instance, "state") == "live").count() == 1;
     for (row, instance) in table.rows.iter_mut().zip(rows(&instances)) {
         let sinks = instance.get("sinks").and_then(Value::as_object);
         let refused = sinks.into_iter().flatten().filter_map(|(sink, why)| Some(format!("{sink}: {}", why.as_str()?)));
@@ -25,13 +26,21 @@ pub(super) async fn relays(visit: &Visit<'_>) -> Result<View, ApiRefusal> {
         let name = text(instance, "instance");
         let in_flight = number(instance, "in_flight");
         let (answer, order) = match text(instance, "state") {
-            "live" => (Cell::text("by SIGTERM; others take over"), Some(order_of("pause", "Drain", "instance", name))),
-            "drained" if in_flight == 0 => {
-                (Cell::text("yes, it does nothing").toned("good"), Some(order_of("resume", "Resume", "instance", name)))
+            "live" => {
+                let answer = if is_alone {
+                    Cell::text("it is the only one: messages would wait").toned("wait")
+                } else {
+                    Cell::text("yes: others take over")
+                };
+                (answer, Some(order_of("pause", "Drain…", "instance", name)))
             }
+            "drained" if in_flight == 0 => (
+                Cell::text("yes, it does nothing").toned("good"),
+                Some(order_of("resume", "Resume…", "instance", name)),
+            ),
             "drained" | "draining" => {
                 let text = "not yet, it finishes what is in flight";
-                (Cell::text(text).toned("wait"), Some(order_of("resume", "Resume", "instance", name)))
+                (Cell::text(text).toned("wait"), Some(order_of("resume", "Resume…", "instance", name)))
             }
             _ => (Cell::text("it does not answer"), None),
         };
@@ -47,15 +56,25 @@ pub(super) async fn jobs(visit: &Visit<'_>) -> Result<View, ApiRefusal> {
     let mut view = View { title: "Jobs".to_owned(), menu: "/jobs", is_live: true, ..View::default() };
     let [jobs] = visit.answers(&mut view, [request("jobs", &[])]).await?;
     if let Ok(ordered) = visit.query.get("ordered").parse::<u64>() {
-        view.verdict = Some(format!("Job {ordered} is ordered. Relays carry it out."));
-        view.tone = "good";
+        let job = rows(&jobs).find(|job| number(job, "job") == ordered);
+        let is_done = job.is_some_and(|job| !job.get("ended_at").is_none_or(Value::is_null));
+        view.tone = if is_done { "" } else { "good" };
+        view.verdict = Some(if is_done {
+            format!("Job {ordered} is done. Its messages tell what came of it: relays have tried them, or will soon.")
+        } else {
+            format!("Job {ordered} is ordered. Relays carry it out.")
+        });
     }
-    let columns = ["job", "action", "state", "done", "planned", "filter", "ordered_at", "ended_at", "actor", "reason"];
+    let columns = ["job", "action", "filter", "state", "done", "planned", "reason", "actor", "ordered_at", "ended_at"];
     let mut table = table(&jobs, &columns);
     table.columns.push("order".to_owned());
     for (row, job) in table.rows.iter_mut().zip(rows(&jobs)) {
         let is_open = job.get("ended_at").is_none_or(Value::is_null);
-        let stop = order_of("jobs/stop", "Stop", "job", number(job, "job"));
+        let stop = order_of("jobs/stop", "Stop…", "job", number(job, "job"));
+        let filter: Value = serde_json::from_str(text(job, "filter")).unwrap_or_default();
+        if let (Some(id), Some(cell)) = (filter.get("id").and_then(Value::as_u64), row.get_mut(2)) {
+            *cell = Cell::link(&format!("message {id}"), format!("/message/{id}"));
+        }
         row.push(if is_open { stop.into() } else { Cell::default() });
     }
     let empty = "Nobody has ordered one. Retries, releases, discards and replays are jobs.".to_owned();
@@ -66,28 +85,34 @@ pub(super) async fn jobs(visit: &Visit<'_>) -> Result<View, ApiRefusal> {
 pub(super) async fn controls(visit: &Visit<'_>) -> Result<View, ApiRefusal> {
     let mut view = View { title: "Pauses".to_owned(), menu: "/controls", is_live: true, ..View::default() };
     let [controls] = visit.answers(&mut view, [request("controls", &[])]).await?;
+    view.verdict = match visit.query.get("done") {
+        "pause" => Some("The pause is recorded. Relays follow it within a second.".to_owned()),
+        "resume" => Some("The pause is over.".to_owned()),
+        _ => None,
+    };
+    view.tone = "good";
     let mut table = table(&controls, &["kind", "name", "paused_at", "ends_at", "actor", "reason"]);
     table.columns.push("order".to_owned());
     for (row, pause) in table.rows.iter_mut().zip(rows(&controls)) {
         row.push(resume(pause).into());
     }
     view.blocks.push(Block::Table(Table { empty: "Nothing is paused.".to_owned(), ..table }));
-    let text = "A lane is paused on the page Now, a sink or a destination on Destinations, a relay on Relays.";
-    view.blocks.push(Block::Text("To pause something".to_owned(), text.to_owned()));
+    let links = [("Pause a lane", "/"), ("Pause a sink or destination", "/destinations"), ("Drain a relay", "/relays")];
+    view.blocks.push(Block::Orders(links.map(|(text, path)| Link::to(text, path)).to_vec()));
     Ok(view)
 }
 
 /// A link that ends a pause.
 pub(super) fn resume(pause: &Value) -> Link {
     let name = pause.get("name").map(|name| name.as_str().map_or_else(|| name.to_string(), str::to_owned));
-    orders::link("resume", "Resume", [(text(pause, "kind"), name.unwrap_or_default().as_str())])
+    orders::link("resume", "Resume…", [(text(pause, "kind"), name.unwrap_or_default().as_str())])
 }
 
 pub(super) async fn audit(visit: &Visit<'_>) -> Result<View, ApiRefusal> {
     let mut view = View { title: "Audit".to_owned(), menu: "/audit", ..View::default() };
     let below = visit.query.get("below");
     let [audit] = visit.answers(&mut view, [request("audit", &[("below", below)])]).await?;
-    let columns = ["entry", "at", "actor", "account", "via", "action", "job", "messages", "target", "reason"];
+    let columns = ["entry", "at", "actor", "action", "target", "messages", "job", "reason", "via", "account"];
     let entries: Vec<_> = rows(&audit).collect();
     let last = entries.last().map(|entry| number(entry, "entry").to_string());
     let more = last

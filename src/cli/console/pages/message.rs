@@ -1,25 +1,36 @@
 //! A message: why it is not sent, and its life.
 
+use serde_json::json;
+
 use super::{
-    ApiRefusal, Block, Cell, Confirm, Event, Link, Role, Value, View, Visit, consumers::retry, href, label, order_of,
-    request, rows, sentence, text, tone,
+    ApiRefusal, Block, Cell, Confirm, Event, Link, Role, Value, View, Visit, consumers::retry, href, label, link_of,
+    order_of, request, rows, sentence, text, tone, without_pages,
 };
 
 pub(super) async fn view(visit: &Visit<'_>, id: &str) -> Result<View, ApiRefusal> {
     let mut view = View { title: format!("Message {id}"), menu: "/messages", is_live: true, ..View::default() };
     let asked = [("message", id)];
-    let [why, outcomes] = visit.answers(&mut view, [request("why", &asked), request("inbox/show", &asked)]).await?;
+    let [why] = visit.answers(&mut view, [request("why", &asked)]).await?;
     if why.is_null() {
         return Ok(view);
     }
-    show(visit, &mut view, id, &why, &outcomes);
-    let lacks = visit.lacks(Role::Revealer, "revealer");
+    let message_id = text(&why, "message_id");
+    if message_id.is_empty() {
+        // There is no such message, or no more.
+        view.verdict = Some(text(&why, "why").to_owned());
+        view.blocks.extend(link_of(text(&why, "remedy")).map(|link| Block::Orders(vec![link])));
+        return Ok(view);
+    }
+    let requests = [request("inbox/show", &[("message", message_id)]), request("inbox/retries", &[])];
+    let [outcomes, retries] = visit.answers(&mut view, requests).await?;
+    let known = Known { why: &why, outcomes: &outcomes, retries: &retries };
+    known.show(visit, &mut view, id);
     view.blocks.push(Block::Confirm(Confirm {
         title: "Key, headers and payload".to_owned(),
         action: format!("/message/{id}/reveal"),
         submit: "Reveal".to_owned(),
         warning: Some("They may be personal data: the audit keeps who has seen them, and why.".to_owned()),
-        disabled: lacks,
+        disabled: visit.lacks(Role::Revealer, "revealer"),
         ..Confirm::default()
     }));
     Ok(view)
@@ -34,6 +45,7 @@ pub(super) async fn reveal(visit: &Visit<'_>, id: &str) -> Result<View, ApiRefus
     let message = answers.pop().transpose()?.unwrap_or_default();
     let mut view = View { title: format!("Message {id}"), menu: "/messages", ..View::default() };
     view.commands = vec![format!("relay messages show {id} --reveal --because …")];
+    Known { why: &message, outcomes: &Value::Null, retries: &Value::Null }.show(visit, &mut view, id);
     for name in ["key", "headers", "payload"] {
         let contents = message.get(name).filter(|value| !value.is_null());
         let text = contents.map(|value| match value {
@@ -42,7 +54,6 @@ pub(super) async fn reveal(visit: &Visit<'_>, id: &str) -> Result<View, ApiRefus
         });
         view.blocks.push(Block::Code(label(name), text.unwrap_or_else(|| "none".to_owned())));
     }
-    show(visit, &mut view, id, &message, &Value::Null);
     Ok(view)
 }
 
@@ -51,96 +62,125 @@ fn lines(text: &str) -> String {
     text.lines().map(|line| Cell::text(line).text).collect::<Vec<_>>().join("\n")
 }
 
-fn show(visit: &Visit<'_>, view: &mut View, id: &str, why: &Value, outcomes: &Value) {
-    let state = text(why, "state");
-    view.tone = tone(state);
-    view.verdict = Some(text(why, "why").to_owned());
-    let number = why.get("id").and_then(Value::as_u64).map_or_else(|| id.to_owned(), |number| number.to_string());
-    let order = |path: &str, name: &str| order_of(path, name, "message", &number);
-    let mut links = match state {
-        "dead" => vec![
-            order("dead/retry", "Retry…"),
-            order("dead/release", "Release its key…"),
-            order("dead/discard", "Discard…"),
-        ],
-        "delayed" => vec![order("delayed/retry", "Publish now…")],
-        "sent" => vec![order("replay", "Send again…")],
-        _ => Vec::new(),
-    };
-    if let Some(ahead) = text(why, "remedy").strip_prefix("relay why ") {
-        links.insert(0, Link::to(&format!("Look at message {ahead}, which is ahead"), format!("/message/{ahead}")));
-    }
-    links.push(Link::to("Its key", href("/key", [("message", number.as_str())])));
-    let trace = text(why, "trace_id");
-    if !trace.is_empty() && !visit.api.trace_url.is_empty() {
-        let trace: String = url::form_urlencoded::byte_serialize(trace.as_bytes()).collect();
-        let address = visit.api.trace_url.replace("{trace_id}", &trace);
-        links.push(Link { is_elsewhere: true, ..Link::to("Its trace", address) });
-    }
-    view.blocks.push(Block::Orders(links));
-    if let Some(remedy) = why.get("remedy").and_then(Value::as_str) {
-        view.blocks.push(Block::Text("What helps".to_owned(), sentence(&Cell::text(remedy).text)));
-    }
-    view.blocks.push(Block::Events(life(why, outcomes)));
-    let given_up: Vec<_> = rows(outcomes).filter(|outcome| text(outcome, "outcome") == "dead").collect();
-    if !given_up.is_empty() {
-        let with_id = |outcome: &&Value| serde_json::json!({"consumer": text(outcome, "consumer"), "message_id": text(why, "message_id")});
-        let named = |message: Value| {
-            let link = retry(&message);
-            Link { text: format!("Let {} retry it…", text(&message, "consumer")), ..link }
-        };
-        view.blocks.push(Block::Orders(given_up.iter().map(with_id).map(named).collect()));
-    }
-    let names = [
-        "message_id",
-        "topic",
-        "event_type",
-        "lane",
-        "state",
-        "cause",
-        "attempts",
-        "trace_id",
-        "expires_at",
-        "replayed_to",
-    ];
-    let fact = |name: &&str| (label(name), Cell { href: None, ..super::cell(why, name) });
-    let facts = names.iter().map(fact).filter(|(_, cell)| !cell.text.is_empty());
-    view.blocks.push(Block::Facts(facts.collect()));
+/// The answers about a message.
+struct Known<'a> {
+    why: &'a Value,
+    outcomes: &'a Value,
+    /// Orders to consumers.
+    retries: &'a Value,
 }
 
-/// The events of a message, the oldest first.
-fn life(why: &Value, outcomes: &Value) -> Vec<Event> {
-    let mut events = Vec::new();
-    let mut add = |at: Option<&Value>, what: String, tone| {
-        if let Some(at) = at.filter(|at| !at.is_null()) {
-            events.push(Event { at: Cell::of(at), what: Cell::text(&what).text, tone });
+impl Known<'_> {
+    fn show(&self, visit: &Visit<'_>, view: &mut View, id: &str) {
+        let why = self.why;
+        let given_up: Vec<_> = self.of_consumers("dead").collect();
+        view.tone = if given_up.is_empty() { tone(text(why, "state")) } else { "bad" };
+        let more = given_up.iter().map(|outcome| format!(" {} has given it up.", text(outcome, "consumer")));
+        view.verdict = Some(text(why, "why").to_owned() + &more.collect::<String>());
+        view.blocks.push(Block::Orders(self.links(visit, id)));
+        let remedy = without_pages(text(why, "remedy"));
+        if self.outcomes.as_array().is_none_or(Vec::is_empty) && link_of(&remedy).is_none() && !remedy.is_empty() {
+            view.blocks.push(Block::Text("What helps".to_owned(), sentence(&Cell::text(&remedy).text)));
         }
-    };
-    add(why.get("enqueued_at"), "enqueued".to_owned(), "");
-    for failure in rows(why.get("failures").unwrap_or(&Value::Null)) {
-        let attempt = failure.get("attempt").and_then(Value::as_u64).unwrap_or_default();
-        let what = format!(
-            "attempt {attempt} by {}: {}: {}",
-            text(failure, "owner"),
-            text(failure, "reason"),
-            text(failure, "error")
-        );
-        add(failure.get("failed_at"), what, "bad");
+        view.blocks.push(Block::Events(self.life()));
+        let names = [
+            "id",
+            "message_id",
+            "topic",
+            "event_type",
+            "lane",
+            "state",
+            "cause",
+            "attempts",
+            "trace_id",
+            "expires_at",
+            "replayed_to",
+        ];
+        let fact = |name: &&str| (label(name), Cell { href: None, ..super::cell(why, name) });
+        let facts = names.iter().map(fact).filter(|(_, cell)| !cell.text.is_empty());
+        view.blocks.push(Block::Facts(facts.collect()));
     }
-    for receipt in rows(why.get("receipts").unwrap_or(&Value::Null)) {
-        let what = format!("confirmed to {}, as {}", text(receipt, "owner"), text(receipt, "place"));
-        add(receipt.get("sent_at"), what, "good");
+
+    fn of_consumers(&self, outcome: &'static str) -> impl Iterator<Item = &Value> {
+        rows(self.outcomes).filter(move |it| text(it, "outcome") == outcome)
     }
-    for outcome in rows(outcomes) {
-        let consumer = text(outcome, "consumer");
-        let (what, tone) = match text(outcome, "outcome") {
-            "dead" => {
-                (format!("given up by {consumer}: {}: {}", text(outcome, "reason"), text(outcome, "error")), "bad")
+
+    /// The retries of this message that no consumer has ended.
+    fn ordered(&self) -> impl Iterator<Item = &Value> {
+        let id = text(self.why, "message_id");
+        rows(self.retries).filter(move |it| text(it, "message_id") == id && text(it, "state") != "done")
+    }
+
+    /// What can be done, the most helpful first.
+    fn links(&self, visit: &Visit<'_>, id: &str) -> Vec<Link> {
+        let why = self.why;
+        let number = why.get("id").and_then(Value::as_u64).map_or_else(|| id.to_owned(), |number| number.to_string());
+        let order = |path: &str, name: &str| order_of(path, name, "message", &number);
+        let mut links: Vec<_> = link_of(text(why, "remedy")).into_iter().collect();
+        for outcome in self.of_consumers("dead") {
+            let consumer = text(outcome, "consumer");
+            if self.ordered().all(|it| text(it, "consumer") != consumer) {
+                let message = json!({"consumer": consumer, "message_id": text(why, "message_id")});
+                links.push(Link { text: format!("Let {consumer} retry it…"), ..retry(&message) });
             }
-            _ => (format!("processed by {consumer}"), "good"),
-        };
-        add(outcome.get("at"), what, tone);
+        }
+        match (text(why, "state"), text(why, "cause")) {
+            ("dead", _) => links.extend([
+                order("dead/retry", "Retry…"),
+                order("dead/release", "Release its key…"),
+                order("dead/discard", "Discard…"),
+            ]),
+            ("delayed", "parked" | "unroutable") => {
+                links.push(Link::to("Its destination", "/destinations"));
+                links.push(order("delayed/retry", "Publish now…"));
+            }
+            ("delayed", cause) if cause != "behind" => links.push(order("delayed/retry", "Publish now…")),
+            ("sent", _) => links.push(order("replay", "Send again…")),
+            _ => {}
+        }
+        links.push(Link::to("Its key", href("/key", [("message", number.as_str())])));
+        let trace = text(why, "trace_id");
+        if !trace.is_empty() && !visit.api.trace_url.is_empty() {
+            let trace: String = url::form_urlencoded::byte_serialize(trace.as_bytes()).collect();
+            let address = visit.api.trace_url.replace("{trace_id}", &trace);
+            links.push(Link { is_elsewhere: true, ..Link::to("Its trace", address) });
+        }
+        links
     }
-    add(why.get("due_at"), "due".to_owned(), "wait");
-    events
+
+    /// The events of the message, the oldest first.
+    fn life(&self) -> Vec<Event> {
+        let why = self.why;
+        let mut events = Vec::new();
+        let mut add = |at: Option<&Value>, what: String, tone| {
+            if let Some(at) = at.filter(|at| !at.is_null()) {
+                events.push(Event { at: Cell::of(at), what: Cell::text(&what).text, tone });
+            }
+        };
+        add(why.get("enqueued_at"), "enqueued".to_owned(), "");
+        for failure in rows(why.get("failures").unwrap_or(&Value::Null)) {
+            let attempt = failure.get("attempt").and_then(Value::as_u64).unwrap_or_default();
+            let [owner, reason, error] = ["owner", "reason", "error"].map(|name| text(failure, name));
+            add(failure.get("failed_at"), format!("attempt {attempt} by {owner}: {reason}: {error}"), "bad");
+        }
+        for receipt in rows(why.get("receipts").unwrap_or(&Value::Null)) {
+            let what = format!("confirmed as {}, and noted by {}", text(receipt, "place"), text(receipt, "owner"));
+            add(receipt.get("sent_at"), what, "good");
+        }
+        for outcome in self.of_consumers("processed") {
+            add(outcome.get("at"), format!("processed by {}", text(outcome, "consumer")), "good");
+        }
+        for outcome in self.of_consumers("dead") {
+            let [consumer, reason, error] = ["consumer", "reason", "error"].map(|name| text(outcome, name));
+            add(outcome.get("at"), format!("given up by {consumer}: {reason}: {error}"), "bad");
+        }
+        for order in self.ordered() {
+            let what = format!("retry ordered from {}: {}", text(order, "consumer"), text(order, "state"));
+            add(order.get("ordered_at"), what, "wait");
+        }
+        add(why.get("due_at"), "due".to_owned(), "wait");
+        // Times are RFC 3339 in UTC, whose order is that of the texts.
+        events.sort_by(|a, b| a.at.time.cmp(&b.at.time));
+        events
+    }
 }

@@ -1,7 +1,9 @@
 //! Finding messages, and the queues of keys.
 
+use outbox_core::Uuid;
+
 use super::{
-    ApiRefusal, Block, Cell, Filter, Link, Table, Value, View, Visit, counted, href, message, number, order_of,
+    ApiRefusal, Block, Cell, Field, Filter, Link, Table, Value, View, Visit, counted, href, message, number, order_of,
     request, rows, table, text, tone,
 };
 
@@ -11,18 +13,31 @@ pub(super) async fn view(visit: &Visit<'_>) -> Result<View, ApiRefusal> {
     if !one.is_empty() {
         return message::view(visit, one).await;
     }
+    let found = visit.query.get("find");
+    if found.parse::<Uuid>().is_ok() {
+        return message::view(visit, found).await;
+    }
     let mut view = View { title: "Messages".to_owned(), menu: "/messages", is_live: true, ..View::default() };
+    if !found.is_empty() {
+        view.title = format!("Messages with the key {}", Cell::text(found).text);
+        if found.bytes().all(|byte| byte.is_ascii_digit()) {
+            let link = Link::to(&format!("The message with the number {found}"), format!("/message/{found}"));
+            view.blocks.push(Block::Orders(vec![link]));
+        }
+    }
+    let key = if found.is_empty() { visit.query.get("key") } else { found };
     let fields = vec![
         visit.field("message", "Number or UUID"),
         visit.field("topic", "Topic"),
-        visit.field("key", "Key, such as 4711"),
+        Field { value: key.to_owned(), ..visit.field("key", "Key") },
         visit.field("type", "Type"),
         visit.choice("state", "State", &["pending", "claimed", "delayed", "dead", "sent"]),
         visit.field("since", "Since, such as 2h"),
-        visit.field("until", "Until"),
+        visit.field("until", "Until, such as 1h"),
     ];
     view.blocks.push(Block::Filter(Filter { action: "/messages".to_owned(), fields, submit: "Find" }));
-    let parameters = visit.in_address(&NAMES);
+    let mut parameters = visit.in_address(&NAMES);
+    parameters.iter_mut().filter(|(name, _)| *name == "key").for_each(|(_, value)| *value = key);
     let [found] = visit.answers(&mut view, [request("messages/list", &parameters)]).await?;
     if found.is_null() {
         return Ok(view);
@@ -46,10 +61,13 @@ pub(super) async fn view(visit: &Visit<'_>) -> Result<View, ApiRefusal> {
 /// How far the look went back.
 fn looked(found: &Value, list: &Value) -> String {
     let looked = counted(number(found, "looked_at"), "message was looked at", "messages were looked at");
+    let shown = rows(list).count() as u64;
     let oldest = rows(list).last().map(|row| Cell::of(row.get("enqueued_at").unwrap_or(&Value::Null)).text);
     match (found.get("next").and_then(Value::as_u64), oldest) {
-        (Some(_), Some(oldest)) => format!("{looked}, back to {oldest}. There are older ones."),
-        (Some(next), None) => format!("{looked}, back to number {next}. There are older ones."),
+        (Some(_), Some(oldest)) => {
+            format!("The newest {} that fit, back to {oldest}. Go on below.", counted(shown, "message", "messages"))
+        }
+        (Some(next), None) => format!("{looked}, back to number {next}, and none fits. Go on below."),
         (None, _) => format!("{looked}: all that fit are here."),
     }
 }
@@ -58,6 +76,12 @@ pub(super) async fn keys(visit: &Visit<'_>) -> Result<View, ApiRefusal> {
     let mut view =
         View { title: "Keys whose messages wait".to_owned(), menu: "/keys", is_live: true, ..View::default() };
     let [keys] = visit.answers(&mut view, [request("keys/blocked", &[])]).await?;
+    let behind = rows(&keys).filter(|key| number(key, "messages") > 1).count() as u64;
+    let waiting = rows(&keys).count() as u64;
+    view.verdict = (waiting > 0).then(|| {
+        let keys = counted(waiting, "key waits", "keys wait");
+        format!("{keys}; in {behind} of them later messages wait behind the first. Keys are hidden until revealed.")
+    });
     let columns = ["messages", "id", "lane", "topic", "reason", "attempts", "due_at", "died_at", "error"];
     let empty = "No key waits.".to_owned();
     let mut table = Table { title: "By the first message of each".to_owned(), empty, ..table(&keys, &columns) };
@@ -69,7 +93,10 @@ pub(super) async fn keys(visit: &Visit<'_>) -> Result<View, ApiRefusal> {
     }
     view.blocks.push(Block::Filter(Filter {
         action: "/key".to_owned(),
-        fields: vec![visit.field("topic", "Topic"), visit.field("key", "Key")],
+        fields: vec![
+            Field { is_required: true, ..visit.field("topic", "Topic") },
+            Field { is_required: true, ..visit.field("key", "Key") },
+        ],
         submit: "Show the key",
     }));
     view.blocks.push(Block::Table(table));
@@ -77,8 +104,13 @@ pub(super) async fn keys(visit: &Visit<'_>) -> Result<View, ApiRefusal> {
 }
 
 pub(super) async fn key(visit: &Visit<'_>) -> Result<View, ApiRefusal> {
-    let mut view = View { title: "The queue of a key".to_owned(), menu: "/keys", is_live: true, ..View::default() };
     let parameters = visit.in_address(&["message", "topic", "key", "after"]);
+    let title = match parameters.as_slice() {
+        [(_, ""), (_, topic), (_, key), _] => format!("The queue of the key {key} of {topic}"),
+        [(_, id), ..] => format!("The queue of the key of message {id}"),
+        [] => String::new(),
+    };
+    let mut view = View { title: Cell::text(&title).text, menu: "/keys", is_live: true, ..View::default() };
     let [key] = visit.answers(&mut view, [request("keys/show", &parameters)]).await?;
     if key.is_null() {
         return Ok(view);
@@ -91,10 +123,11 @@ pub(super) async fn key(visit: &Visit<'_>) -> Result<View, ApiRefusal> {
         None if first.is_null() => "No message of this key is unsent.".to_owned(),
         None => "No message of this key holds up a later one.".to_owned(),
     });
-    view.tone = if first.is_null() { "good" } else { tone(text(first, "state")) };
-    let behind = number(&key, "waiting").saturating_sub(1);
+    view.tone = if head.is_none() { "good" } else { tone(text(first, "state")) };
+    // The count has the delayed ones.
+    let behind = number(&key, "waiting").saturating_sub(u64::from(text(first, "state") == "delayed"));
     view.blocks.extend(consequences(first, behind));
-    let columns = ["id", "lane", "state", "reason", "attempts", "due_at", "died_at", "holds_key", "error"];
+    let columns = ["id", "topic", "lane", "state", "reason", "attempts", "due_at", "died_at", "error"];
     let next = key.get("next").and_then(Value::as_str);
     let more = next.map(|next| {
         let query = parameters.iter().copied().filter(|(name, _)| *name != "after").chain([("after", next)]);
@@ -124,7 +157,7 @@ fn consequences(first: &Value, behind: u64) -> Vec<Block> {
             (
                 order("dead/release", "Release…"),
                 if holds {
-                    format!("{followers} go out without it. It stays dead; a later retry sends it behind them.")
+                    format!("It stays dead, and the way is free for {followers}; a later retry sends it behind them.")
                 } else {
                     "Nothing changes: it holds up no message.".to_owned()
                 },
@@ -132,7 +165,7 @@ fn consequences(first: &Value, behind: u64) -> Vec<Block> {
             (
                 order("dead/discard", "Discard…"),
                 if holds {
-                    format!("Its contents are deleted for good, and {followers} go out.")
+                    format!("Its contents are deleted for good, and the way is free for {followers}.")
                 } else {
                     "Its contents are deleted for good.".to_owned()
                 },
@@ -141,7 +174,7 @@ fn consequences(first: &Value, behind: u64) -> Vec<Block> {
         "delayed" => vec![(
             order("delayed/retry", "Publish now…"),
             if holds {
-                format!("It is tried now. If it is confirmed, {followers} follow: the order is kept.")
+                format!("It is tried now. Once it is confirmed, it is the turn of {followers}: the order is kept.")
             } else {
                 "It is tried now.".to_owned()
             },

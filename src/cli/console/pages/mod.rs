@@ -89,12 +89,19 @@ impl Visit<'_> {
     /// Asks commands on one connection, and adds them and their problems to the page. An answer that failed is null.
     async fn answers<const N: usize>(&self, view: &mut View, requests: [Request; N]) -> Result<[Value; N], ApiRefusal> {
         view.commands.extend(requests.iter().map(command));
-        let answers = self.api.ask(&self.caller, &requests, false).await?;
         let mut values = [const { Value::Null }; N];
+        let answers = match self.api.ask(&self.caller, &requests, false).await {
+            Ok(answers) => answers,
+            Err((StatusCode::BAD_REQUEST, problem)) => {
+                view.blocks.push(Block::Problem(sentence(&problem)));
+                return Ok(values);
+            }
+            Err(error) => return Err(error),
+        };
         for (value, answer) in values.iter_mut().zip(answers) {
             match answer {
                 Ok(answer) => *value = answer,
-                Err((_, problem)) => view.blocks.push(Block::Problem(problem)),
+                Err((_, problem)) => view.blocks.push(Block::Problem(sentence(&problem))),
             }
         }
         Ok(values)
@@ -138,10 +145,10 @@ fn is_empty(value: Option<&Value>) -> bool {
 /// The heading of a column or fact.
 pub(super) fn label(name: &str) -> String {
     match name {
-        "id" | "example" => "message".to_owned(),
+        "id" => "message".to_owned(),
+        "example" => "for example".to_owned(),
         "message_id" => "UUID".to_owned(),
         "holds_key" => "holds up its key".to_owned(),
-        "holding" => "hold up keys".to_owned(),
         "group" => "reason".to_owned(),
         _ => name.strip_suffix("_at").unwrap_or(name).replace('_', " "),
     }
@@ -153,6 +160,7 @@ fn cell(row: &Value, column: &str) -> Cell {
     match (column, value) {
         ("id" | "example", Value::Number(id)) => Cell::link(&id.to_string(), format!("/message/{id}")),
         ("message_id", Value::String(id)) => Cell { href: Some(format!("/message/{id}")), ..cell.toned("code") },
+        ("action", Value::String(word)) => Cell::text(action(word)),
         ("filter" | "target", Value::String(text)) => Cell::text(&filter(text)),
         ("state" | "outcome", Value::String(state)) => cell.toned(tone(state)),
         ("entry" | "job" | "lane" | "retry", Value::Number(number)) => Cell::text(&number.to_string()).toned("number"),
@@ -168,6 +176,16 @@ fn filter(text: &str) -> String {
         value => format!("{name}: {value}"),
     };
     if parts.is_empty() { "all".to_owned() } else { parts.iter().map(part).collect::<Vec<_>>().join(", ") }
+}
+
+/// The order that a job or an entry of the audit is of, by the words of its button.
+fn action(word: &str) -> &str {
+    match word {
+        "hurry" => "publish now",
+        "discard-delayed" => "take back",
+        "inbox-retry" => "retry at the consumer",
+        _ => word,
+    }
 }
 
 fn tone(state: &str) -> &'static str {
@@ -198,11 +216,43 @@ pub(super) fn counted(count: u64, one: &str, many: &str) -> String {
 }
 
 /// A text with a capital at its beginning and a full stop at its end.
-fn sentence(text: &str) -> String {
+pub(super) fn sentence(text: &str) -> String {
     let mut letters = text.chars();
     let first = letters.next().map(|first| first.to_uppercase().to_string()).unwrap_or_default();
     let stop = if text.ends_with(['.', ':']) { "" } else { "." };
     format!("{first}{}{stop}", letters.as_str())
+}
+
+/// The page or plan of a command that an answer names, such as `relay delayed retry --reason parked`.
+fn link_of(command: &str) -> Option<Link> {
+    let mut words = command.strip_prefix("relay ")?.split_whitespace().peekable();
+    let mut path = vec![words.next()?];
+    let mut query = Vec::new();
+    while let Some(word) = words.next() {
+        match word.strip_prefix("--") {
+            Some(name) if words.peek().is_some_and(|next| !next.starts_with("--")) => query.push((name, words.next()?)),
+            Some(name) => query.push((name, "true")),
+            None if word.bytes().all(|byte| byte.is_ascii_digit()) => query.push(("message", word)),
+            None => path.push(word),
+        }
+    }
+    query.retain(|(name, _)| !matches!(*name, "because" | "yes" | "group-by"));
+    match (path.join("/").as_str(), query.as_slice()) {
+        ("why", [(_, id)]) => Some(Link::to(&format!("Look at message {id}"), format!("/message/{id}"))),
+        ("resume", query) => Some(orders::link("resume", "Resume…", query.iter().copied())),
+        ("dead/list", query) => Some(Link::to("Look at the dead ones", href("/dead", query.iter().copied()))),
+        ("delayed/list", query) => Some(Link::to("Look at those that wait", href("/delayed", query.iter().copied()))),
+        ("delayed/retry", query) => Some(orders::link("delayed/retry", "Publish now…", query.iter().copied())),
+        ("instances", _) => Some(Link::to("Look at the relays", "/relays")),
+        ("jobs", _) => Some(Link::to("Look at the jobs", "/jobs")),
+        _ => None,
+    }
+}
+
+/// A text without the pages of the documentation, which a browser here cannot open.
+fn without_pages(text: &str) -> String {
+    let text = text.split(" docs/").next().unwrap_or(text);
+    text.trim_end_matches([':', ' ', ',']).to_owned()
 }
 
 /// A number of messages in a second.
@@ -213,4 +263,25 @@ fn rate(count: u64) -> Cell {
 /// A link to a plan whose one parameter has this value.
 fn order_of(path: &str, text: &str, name: &str, value: impl Display) -> Link {
     orders::link(path, text, [(name, value.to_string().as_str())])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_of_an_answer_leads_to_its_page() {
+        let to = |command| link_of(command).map(|link| link.href);
+        for (command, expected) in [
+            ("relay why 314", Some("/message/314")),
+            ("relay resume --lane 3 --because …", Some("/order/resume?lane=3")),
+            ("relay delayed retry --reason parked --lane 0", Some("/order/delayed/retry?reason=parked&lane=0")),
+            ("relay dead list --group-by error --lane 0", Some("/dead?lane=0")),
+            ("kafka-topics.sh --create", None),
+            ("relay doctor --config RELAY.toml", None),
+        ] {
+            assert_eq!(to(command).as_deref(), expected, "{command}");
+        }
+        assert_eq!(without_pages("create it: docs/runbook.md#x"), "create it");
+    }
 }

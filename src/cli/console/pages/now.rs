@@ -17,15 +17,27 @@ pub(super) async fn view(visit: &Visit<'_>) -> Result<View, ApiRefusal> {
         request("controls", &[]),
         request("instances", &[]),
         request("messages/list", &[("limit", "1"), ("budget", "1")]),
+        request("inbox/dead", &[]),
     ];
-    let [status, delayed, dead, controls, instances, newest] = visit.answers(&mut view, requests).await?;
+    let [status, delayed, dead, controls, instances, newest, given_up] = visit.answers(&mut view, requests).await?;
     if status.is_null() {
         return Ok(view);
     }
     view.verdict = Some(text(&status, "verdict").to_owned());
     view.tone = tone_of(&status);
     let rates = visit.api.rates.look(number(&newest, "newest"), unsent(&status));
-    view.blocks.push(Block::Flow(flow(&status, &instances, rates)));
+    let mut steps = flow(&status, &instances, rates);
+    for step in steps.iter_mut().filter(|step| step.is_sink) {
+        if rows(&controls).any(|pause| text(pause, "kind") == "sink" && text(pause, "name") == step.name) {
+            step.count = Cell { href: step.count.href.take(), ..Cell::text("paused").toned("wait") };
+        }
+    }
+    let count = rows(&given_up).count();
+    let at_most = if count >= GIVEN_UP { "+" } else { "" };
+    let cell = Cell::text(&format!("{count}{at_most}")).toned(if count == 0 { "" } else { "bad" });
+    let cell = Cell { href: (count > 0).then(|| "/consumers".to_owned()), ..cell };
+    steps.push(Step { is_beside: true, ..Step::new("Given up by consumers", cell, String::new()) });
+    view.blocks.push(Block::Flow(steps));
     for (title, path, groups_of) in
         [("Why messages are dead", "/dead", &dead), ("Why messages wait", "/delayed", &delayed)]
     {
@@ -35,7 +47,7 @@ pub(super) async fn view(visit: &Visit<'_>) -> Result<View, ApiRefusal> {
     }
     if rows(&controls).next().is_some() {
         let columns = ["kind", "name", "paused_at", "ends_at", "actor", "reason"];
-        let more = Some(Link::to("Resume one", "/controls"));
+        let more = Some(Link::to("Resume", "/controls"));
         view.blocks.push(Block::Table(Table { title: "Paused".to_owned(), more, ..table(&controls, &columns) }));
     }
     let lanes = status.get("lanes").unwrap_or(&Value::Null);
@@ -52,6 +64,9 @@ pub(super) async fn view(visit: &Visit<'_>) -> Result<View, ApiRefusal> {
     view.blocks.push(Block::Table(running));
     Ok(view)
 }
+
+/// Most messages that consumers have given up which an answer has.
+const GIVEN_UP: usize = 100;
 
 /// `bad`: someone has to do something; `wait`: something waits for a time or a decision.
 pub(super) fn tone_of(status: &Value) -> &'static str {
@@ -102,7 +117,7 @@ fn flow(status: &Value, instances: &Value, rates: Option<(u64, u64)>) -> Vec<Ste
         steps.push(Step::new("Sent", rate(sent), String::new()));
     }
     steps.push(Step { is_beside: true, ..Step::new("Delayed", count("delayed", "/delayed", "wait"), lag("parked")) });
-    let keys = Step::new("Blocked keys", count("blocked_keys", "/keys", "wait"), String::new());
+    let keys = Step::new("Keys with messages behind", count("blocked_keys", "/keys", "wait"), String::new());
     steps.push(Step { is_beside: true, ..keys });
     steps.push(Step { is_beside: true, ..Step::new("Dead", count("dead", "/dead", "bad"), String::new()) });
     steps

@@ -29,27 +29,41 @@ pub(in crate::cli::console) async fn duplicates(
     view: &mut View,
     plan: &Value,
 ) -> Result<(), ApiRefusal> {
-    let [consumers] = visit.answers(view, [request("inbox/list", &[])]).await?;
+    let id = visit.query.get("message");
+    let [consumers, outcomes] = if id.is_empty() {
+        let [consumers] = visit.answers(view, [request("inbox/list", &[])]).await?;
+        [consumers, Value::Null]
+    } else {
+        visit.answers(view, [request("inbox/list", &[]), request("inbox/show", &[("message", id)])]).await?
+    };
     let oldest = text(plan, "oldest");
     let row = |consumer: &Value| {
+        let name = text(consumer, "consumer");
         let since = text(consumer, "remembers_since");
         // Both are RFC 3339 in UTC, whose order is that of the texts.
         let knows = !since.is_empty() && !oldest.is_empty() && since <= oldest;
-        let answer = if knows {
-            Cell::text("no: its inbox remembers all of them, if it has processed them").toned("good")
-        } else {
-            Cell::text("yes, those that its inbox has forgotten").toned("bad")
+        let outcome = rows(&outcomes).find(|it| text(it, "consumer") == name).map(|it| text(it, "outcome"));
+        let (answer, tone) = match (outcome, knows) {
+            (Some("processed"), _) => ("no: it has processed the message, and skips it", "good"),
+            (Some(_), _) => ("no: it has given the message up, and skips it; let it retry it instead", "wait"),
+            (None, true) if id.is_empty() => {
+                ("no: it skips what it has processed, and does the rest for the first time", "good")
+            }
+            (None, true) => ("no: it has not processed it, and does it for the first time", "good"),
+            (None, false) => ("yes, what its inbox has forgotten", "bad"),
         };
-        vec![Cell::text(text(consumer, "consumer")), Cell::of(&Value::from(since)), answer]
+        let processed = Cell::of(&Value::from(number(consumer, "processed")));
+        vec![Cell::text(name), processed, Cell::of(&Value::from(since)), Cell::text(answer).toned(tone)]
     };
     view.blocks.push(Block::Table(Table {
         title: "Who would do it twice?".to_owned(),
-        columns: ["consumer", "its inbox remembers since", "twice?"].map(str::to_owned).to_vec(),
+        columns: ["consumer", "has processed, of all topics", "remembers since", "twice?"].map(str::to_owned).to_vec(),
         rows: rows(&consumers).map(row).collect(),
-        empty: "No consumer has its inbox in this database: ask those who consume the topics how long theirs remember."
-            .to_owned(),
+        empty: "No consumer has its inbox in this database.".to_owned(),
         ..Table::default()
     }));
+    let text_of_others = "Consumers whose inbox is in another database are not listed: ask how long theirs remember.";
+    view.blocks.push(Block::Text("Other consumers".to_owned(), text_of_others.to_owned()));
     let workers = rows(plan.get("worker_lanes").unwrap_or(&Value::Null)).count();
     if workers > 0 {
         let text = format!(

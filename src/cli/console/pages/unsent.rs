@@ -1,6 +1,8 @@
 //! Messages that are not sent: dead, delayed and pending ones, by groups and one by one.
 
-use super::{ApiRefusal, Block, Filter, Link, Table, Value, View, Visit, href, orders, request, rows, table, text};
+use super::{
+    ApiRefusal, Block, Cell, Filter, Link, Table, Value, View, Visit, href, orders, request, rows, table, text,
+};
 
 /// A state, and the orders for its messages.
 pub(super) struct State {
@@ -34,7 +36,7 @@ pub(super) const DELAYED: State = State {
     time: "due_at",
     orders: &[
         ("delayed/retry", "Publish all now…", "Publish these now…"),
-        ("delayed/discard", "Take all replayed ones back…", "Take replayed ones of these back…"),
+        ("delayed/discard", "Take back all that a replay sends…", "Take back those that a replay sends…"),
     ],
     empty: "No message waits for a time, a key or a broker.",
 };
@@ -88,7 +90,7 @@ pub(super) async fn view(visit: &Visit<'_>, state: &State) -> Result<View, ApiRe
 /// Groups of unsent messages, each with a link to its messages.
 pub(super) fn groups(title: &str, path: &str, answer: &Value) -> Table {
     let all = answer.get("rows").unwrap_or(&Value::Null);
-    let columns = ["messages", "group", "holding", "first", "last", "example"];
+    let columns = ["messages", "group", "first", "last", "example"];
     let mut table = Table { title: title.to_owned(), ..table(all, &columns) };
     for (row, group) in table.rows.iter_mut().zip(rows(all)) {
         let group = text(group, "group");
@@ -100,7 +102,10 @@ pub(super) fn groups(title: &str, path: &str, answer: &Value) -> Table {
             Some((reason, error)) => href(path, [("reason", reason), ("error", beginning(error).as_str())]),
             None => href(path, [(name, value)]),
         });
-        cell.text = cell.text.trim_end_matches(": ").trim_end_matches(':').to_owned();
+        cell.text = match group.trim_end_matches([':', ' ']) {
+            "behind" => "behind: an earlier message of their key waits".to_owned(),
+            text => Cell::text(text).text,
+        };
     }
     table
 }

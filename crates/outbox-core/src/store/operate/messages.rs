@@ -19,8 +19,8 @@ use crate::store::{
 pub struct WantedMessages<'a> {
     /// The topic.
     pub topic: Option<&'a str>,
-    /// The hash of topic and key, see [`crate::key_hash`].
-    pub key_hash: Option<u64>,
+    /// The hashes of the key in each topic, see [`crate::key_hash`].
+    pub key_hashes: Option<&'a [u64]>,
     /// The kind of event.
     pub event_type: Option<&'a str>,
     /// The earliest time of the enqueue, in microseconds since 1970.
@@ -97,7 +97,7 @@ async fn matching(
     // As bytes: a column in ASCII cannot be compared with any text.
     let conditions = [
         wanted.topic.map(|topic| sql!(" AND CAST(topic AS BINARY) = {topic}", topic = Hex(topic.as_bytes()))),
-        wanted.key_hash.map(|key_hash| sql!(" AND key_hash = {key_hash}", key_hash)),
+        wanted.key_hashes.map(|hashes| sql!(" AND key_hash IN ({hashes})", hashes = Ids(hashes))),
         wanted.event_type.map(|kind| sql!(" AND CAST(event_type AS BINARY) = {kind}", kind = Hex(kind.as_bytes()))),
         wanted.since.map(|since| sql!(" AND created_at >= {since}", since = time(since))),
         wanted.until.map(|until| sql!(" AND created_at < {until}", until = time(until))),

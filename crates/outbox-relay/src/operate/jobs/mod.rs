@@ -146,6 +146,7 @@ pub async fn plan(
     let mut keys = BTreeSet::new();
     let mut holding = BTreeMap::<u16, BTreeSet<u64>>::new();
     let mut times = None;
+    let mut delayed_heads = 0;
     let mut plan = Plan {
         action,
         messages: 0,
@@ -175,6 +176,7 @@ pub async fn plan(
         }
         if state.holds_key {
             holding.entry(state.lane).or_default().insert(state.key_hash);
+            delayed_heads += u64::from(action.table() == StateTable::Delayed);
         }
         let (first, last) = times.unwrap_or((at, at));
         times = Some((first.min(at), last.max(at)));
@@ -191,6 +193,8 @@ pub async fn plan(
             plan.waiting += unsent::waiting(db, *lane, holding, u32::try_from(rest).unwrap_or(WAITING)).await?;
         }
     }
+    // Those of the plan itself were counted, too.
+    plan.waiting = plan.waiting.saturating_sub(delayed_heads);
     plan.is_complete = rest.is_none();
     plan.keys = keys.len() as u64;
     plan.seconds = plan.messages / u64::from(per_second.max(1));
