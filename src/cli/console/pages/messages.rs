@@ -111,6 +111,14 @@ pub(super) async fn key(visit: &Visit<'_>) -> Result<View, ApiRefusal> {
         [] => String::new(),
     };
     let mut view = View { title: Cell::text(&title).text, menu: "/keys", is_live: true, ..View::default() };
+    let [id, topic, key] = ["message", "topic", "key"].map(|name| visit.query.get(name));
+    if id.is_empty() && (topic.is_empty() || key.is_empty()) {
+        view.blocks
+            .push(Block::Problem("A key belongs to a topic: give both, or find the key in all topics.".to_owned()));
+        let link = Link::to("Find its messages in all topics", href("/messages", [("find", key)]));
+        view.blocks.push(Block::Orders(vec![link]));
+        return Ok(view);
+    }
     let [key] = visit.answers(&mut view, [request("keys/show", &parameters)]).await?;
     if key.is_null() {
         return Ok(view);
