@@ -131,8 +131,8 @@ fn status(lane: &LaneStats, pause: Option<&ControlRow>, live: &Live) -> LaneStat
     if let Some(owner) = &lane.tailed_by {
         verdict = format!("{verdict} {owner} tails it.");
     }
-    // Where nothing is due, nothing is tried, and the reason may be an old one.
-    let refused = if lane.pending > 0 { live.refused(lane.lane) } else { Vec::new() };
+    // Where nothing is due, or a pause is, nothing is tried, and the reason may be an old one.
+    let refused = if lane.pending > 0 && pause.is_none() { live.refused(lane.lane) } else { Vec::new() };
     for sentence in refused.into_iter().chain(waiting(lane)).chain(dead(lane)) {
         verdict = format!("{verdict} {sentence}");
     }

@@ -91,15 +91,20 @@ pub(super) async fn controls(visit: &Visit<'_>) -> Result<View, ApiRefusal> {
         _ => None,
     };
     view.tone = "good";
-    let mut table = table(&controls, &["kind", "name", "paused_at", "ends_at", "actor", "reason"]);
-    table.columns.push("order".to_owned());
-    for (row, pause) in table.rows.iter_mut().zip(rows(&controls)) {
-        row.push(resume(pause).into());
-    }
-    view.blocks.push(Block::Table(Table { empty: "Nothing is paused.".to_owned(), ..table }));
+    view.blocks.push(Block::Table(Table { empty: "Nothing is paused.".to_owned(), ..paused(&controls) }));
     let links = [("Pause a lane", "/"), ("Pause a sink or destination", "/destinations"), ("Drain a relay", "/relays")];
     view.blocks.push(Block::Orders(links.map(|(text, path)| Link::to(text, path)).to_vec()));
     Ok(view)
+}
+
+/// The pauses, each with the order that ends it.
+pub(super) fn paused(controls: &Value) -> Table {
+    let mut table = table(controls, &["kind", "name", "paused_at", "ends_at", "actor", "reason"]);
+    table.columns.push("order".to_owned());
+    for (row, pause) in table.rows.iter_mut().zip(rows(controls)) {
+        row.push(resume(pause).into());
+    }
+    table
 }
 
 /// A link that ends a pause.

@@ -4,8 +4,10 @@ use outbox_relay::operate::shown::span;
 use serde_json::Map;
 
 use super::{
-    ApiRefusal, Block, Cell, Link, Step, Table, Value, View, Visit, lists::INSTANCES, number, order_of, rate, request,
-    rows, table, text, tone, unsent::groups,
+    ApiRefusal, Block, Cell, Step, Table, Value, View, Visit,
+    lists::{INSTANCES, paused},
+    number, order_of, rate, request, rows, table, text, tone,
+    unsent::groups,
 };
 
 pub(super) async fn view(visit: &Visit<'_>) -> Result<View, ApiRefusal> {
@@ -46,16 +48,18 @@ pub(super) async fn view(visit: &Visit<'_>) -> Result<View, ApiRefusal> {
         }
     }
     if rows(&controls).next().is_some() {
-        let columns = ["kind", "name", "paused_at", "ends_at", "actor", "reason"];
-        let more = Some(Link::to("Resume", "/controls"));
-        view.blocks.push(Block::Table(Table { title: "Paused".to_owned(), more, ..table(&controls, &columns) }));
+        view.blocks.push(Block::Table(Table { title: "Paused".to_owned(), ..paused(&controls) }));
     }
     let lanes = status.get("lanes").unwrap_or(&Value::Null);
     let columns = ["lane", "state", "verdict", "pending", "delayed", "dead"];
     let mut of_lanes = table(lanes, &columns);
     of_lanes.columns.push("order".to_owned());
     for (row, lane) in of_lanes.rows.iter_mut().zip(rows(lanes)) {
-        row.push(order_of("pause", "Pause…", "lane", number(lane, "lane")).into());
+        let number = number(lane, "lane");
+        row.push(match text(lane, "state") {
+            "paused" => order_of("resume", "Resume…", "lane", number).into(),
+            _ => order_of("pause", "Pause…", "lane", number).into(),
+        });
     }
     let empty = "No lane has had a message. A service sends the first one with Outbox::enqueue.".to_owned();
     view.blocks.push(Block::Table(Table { title: "Lanes".to_owned(), empty, ..of_lanes }));
