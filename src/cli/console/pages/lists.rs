@@ -42,7 +42,7 @@ pub(super) async fn relays(visit: &Visit<'_>) -> Result<View, ApiRefusal> {
                 let text = "not yet, it finishes what is in flight";
                 (Cell::text(text).toned("wait"), Some(order_of("resume", "Resume…", "instance", name)))
             }
-            _ => (Cell::text("it does not answer"), None),
+            _ => (Cell::text("its heartbeats have stopped"), None),
         };
         row.push(answer);
         row.push(order.map_or_else(Cell::default, Cell::from));

@@ -109,6 +109,10 @@ fn flow(status: &Value, instances: &Value, rates: Option<(u64, u64)>) -> Vec<Ste
     }
     steps.push(Step::new("Due", count("pending", "/pending", if is_due_late { "wait" } else { "" }), lag("due")));
     steps.push(Step::new("Claimed", count("leased", "/relays", ""), String::new()));
+    if number(status, "relays") == 0 {
+        let none = Cell { href: Some("/relays".to_owned()), ..Cell::text("none").toned("bad") };
+        steps.push(Step::new("Relays that run", none, String::new()));
+    }
     let down = status.get("sinks_down").and_then(Value::as_object);
     for name in sinks(instances) {
         let is_down = down.is_some_and(|down| down.contains_key(&name));
@@ -133,10 +137,11 @@ pub(super) fn since(seconds: f64) -> String {
     span((seconds * 1e6) as i64)
 }
 
-/// The sinks that relays have.
+/// The sinks of the relays that run.
 pub(super) fn sinks(instances: &Value) -> Vec<String> {
+    let runs = |instance: &&Value| text(instance, "state") != "gone";
     let of_one = |instance: &Value| instance.get("sinks").and_then(Value::as_object).cloned().unwrap_or_default();
-    let mut names: Vec<_> = rows(instances).flat_map(of_one).map(|(name, _)| name).collect();
+    let mut names: Vec<_> = rows(instances).filter(runs).flat_map(of_one).map(|(name, _)| name).collect();
     names.sort();
     names.dedup();
     names
