@@ -8,7 +8,6 @@ use anyhow::{Context as _, Result, ensure};
 use futures_util::future::join_all;
 use outbox_core::sqlx;
 use serde_json::Value;
-use sha2::{Digest as _, Sha256};
 use tempfile::TempDir;
 use testkit::{
     accounts::Account,
@@ -16,6 +15,7 @@ use testkit::{
     on_both_databases,
     relay::{Client, Relay, Settings, send},
     servers::{Flavor, until},
+    tokens::token_lines,
 };
 
 use crate::stage::{PATIENCE, Stage, client};
@@ -55,8 +55,7 @@ impl Api {
     async fn start(stage: &Stage, per_second: i64) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let file = folder.path().join("tokens");
-        let line = |(name, role): (&str, &str)| format!("{name} {role} {:x}\n", HexOf(name));
-        fs::write(&file, [("alice", "operator"), ("bob", "viewer"), ("front", "proxy")].map(line).concat())?;
+        fs::write(&file, token_lines(&[("alice", "operator"), ("bob", "viewer"), ("front", "proxy")]))?;
         let settings = Settings::new(&stage.database.url_as(Account::Operator)?)
             .set("api", "tokens_file", file.to_string_lossy().into_owned())
             .set("api", "requests_per_second", per_second);
@@ -101,15 +100,6 @@ impl Api {
         let mut client = client("mysql://nobody@127.0.0.1:1/nothing");
         client.flags = flags;
         Ok(client)
-    }
-}
-
-/// The SHA-256 of a text.
-struct HexOf<'a>(&'a str);
-
-impl std::fmt::LowerHex for HexOf<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        Sha256::digest(self.0).iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }
 

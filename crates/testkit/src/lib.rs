@@ -19,5 +19,6 @@ pub mod relay;
 pub mod servers;
 mod snapshot;
 pub mod strategies;
+pub mod tokens;
 pub mod upgrade;
 pub mod usage;

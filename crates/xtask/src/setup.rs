@@ -1,7 +1,7 @@
 //! `setup`: everything the other commands download or install, ahead of time.
 
 use anyhow::{Context, Result};
-use testkit::servers::{Kind, amtool, prepare, promtool};
+use testkit::servers::{Kind, amtool, axe, chromium, prepare, promtool};
 
 use crate::deny;
 
@@ -17,6 +17,8 @@ pub(crate) async fn setup() -> Result<()> {
     println!("{:<12} {}", "promtool", tool.get_program().display());
     let tool = tokio::task::spawn_blocking(|| amtool(&["--version"])).await.context("cancelled")??;
     println!("{:<12} {}", "amtool", tool.get_program().display());
+    tokio::task::spawn_blocking(|| chromium().and_then(|()| axe())).await.context("cancelled")??;
+    println!("{:<12} ready, with axe-core", "chromium");
     println!("{:<12} {}", "cargo-deny", deny::program().await?.display());
     Ok(())
 }

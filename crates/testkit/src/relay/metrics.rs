@@ -24,17 +24,27 @@ pub async fn get(port: u16, path: &str) -> Result<(u16, String)> {
 /// # Errors
 /// When there is no answer.
 pub async fn send(port: u16, request: &str) -> Result<(u16, String)> {
-    tokio::time::timeout(PATIENCE, ask(port, request)).await.context("the relay does not answer")?
+    let (status, _, body) = ask(port, request).await?;
+    Ok((status, body))
 }
 
-async fn ask(port: u16, request: &str) -> Result<(u16, String)> {
+/// Does the same as [`send`]; returns the status, the headers and the body.
+///
+/// # Errors
+/// When there is no answer.
+pub async fn ask(port: u16, request: &str) -> Result<(u16, String, String)> {
+    tokio::time::timeout(PATIENCE, exchange(port, request)).await.context("the relay does not answer")?
+}
+
+async fn exchange(port: u16, request: &str) -> Result<(u16, String, String)> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;
     stream.write_all(request.as_bytes()).await?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await?;
     let (head, body) = answer.split_once("\r\n\r\n").context("no HTTP answer")?;
-    let status = head.split(' ').nth(1).context("no HTTP status")?.parse()?;
-    Ok((status, body.to_owned()))
+    let (line, headers) = head.split_once("\r\n").unwrap_or((head, ""));
+    let status = line.split(' ').nth(1).context("no HTTP status")?.parse()?;
+    Ok((status, headers.to_owned(), body.to_owned()))
 }
 
 /// The values of all metrics at one time.

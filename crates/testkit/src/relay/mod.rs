@@ -16,7 +16,7 @@ use tempfile::TempDir;
 
 pub use self::{
     client::Client,
-    metrics::{Metrics, get, send},
+    metrics::{Metrics, ask, get, send},
     settings::Settings,
 };
 use crate::servers::{

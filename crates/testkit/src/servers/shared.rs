@@ -5,12 +5,13 @@
 use anyhow::Result;
 use tokio::sync::OnceCell;
 
-use super::{Flavor, Kafka, Kind, MySql, RabbitMq};
+use super::{ChromeDriver, Flavor, Kafka, Kind, MySql, RabbitMq};
 
 static MYSQL: OnceCell<MySql> = OnceCell::const_new();
 static MARIADB: OnceCell<MySql> = OnceCell::const_new();
 static KAFKA: OnceCell<Kafka> = OnceCell::const_new();
 static RABBITMQ: OnceCell<RabbitMq> = OnceCell::const_new();
+static CHROMEDRIVER: OnceCell<ChromeDriver> = OnceCell::const_new();
 
 /// The address of a MySQL or MariaDB server on which tests create databases: see
 /// [`fresh_database`](super::fresh_database).
@@ -48,4 +49,12 @@ pub async fn amqp_url() -> Result<String> {
         Some(url) => Ok(url),
         None => Ok(RABBITMQ.get_or_try_init(RabbitMq::start).await?.amqp_url()),
     }
+}
+
+/// The address of a chromedriver, with which tests open browsers.
+///
+/// # Errors
+/// When none can be started.
+pub async fn chromedriver_url() -> Result<String> {
+    Ok(CHROMEDRIVER.get_or_try_init(ChromeDriver::start).await?.url())
 }
