@@ -175,7 +175,11 @@ async fn handle(State(api): State<Arc<Api>>, request: extract::Request) -> Respo
         Ok(value) => (StatusCode::OK, value),
         Err((status, error)) => (status, json!({"error": error})),
     };
-    let kind = [(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-store")];
+    let kind = [
+        (header::CONTENT_TYPE, "application/json"),
+        (header::CACHE_CONTROL, "no-store"),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    ];
     (status, kind, value.to_string()).into_response()
 }
 

@@ -21,6 +21,7 @@ use axum::{
 };
 
 pub(super) use self::rates::Rates;
+use outbox_relay::operate::shown::shown;
 use serde_json::Value;
 
 use self::{
@@ -149,13 +150,13 @@ async fn answer(site: &Site, place: &Place<'_>, head: &Parts, body: Body) -> Res
     }
     let user = site.access.has_tokens().then(|| caller.name.clone());
     let (status, view, problem) = match visited(place, caller, query, (path, is_post)).await {
-        Ok(Shown::Page(status, view)) => (status, view, String::new()),
+        Ok(Shown::Page(status, view)) => (status, view.safe(), String::new()),
         Ok(Shown::Elsewhere(to)) => {
             let (base, _) = place.base(site);
             return Ok(Redirect::to(&format!("{base}{to}")).into_response());
         }
         Err((status, problem)) => {
-            (status, View { title: title(status).to_owned(), ..View::default() }, pages::sentence(&problem))
+            (status, View { title: title(status).to_owned(), ..View::default() }, shown(&pages::sentence(&problem)))
         }
     };
     let shell = Shell { user: user.as_deref(), form: &form, problem: &problem, ..Shell::new(site, place, &view) };

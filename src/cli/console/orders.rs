@@ -25,6 +25,7 @@ static GIVEN: Mutex<VecDeque<String>> = Mutex::new(VecDeque::new());
 struct Order {
     path: &'static str,
     title: &'static str,
+    /// The text of its button; `{}` stands for its messages.
     submit: &'static str,
     /// What a person should know before.
     warning: Option<&'static str>,
@@ -46,20 +47,20 @@ const fn single(path: &'static str, title: &'static str, submit: &'static str, w
 }
 
 const ORDERS: [Order; 10] = [
-    planned("dead/retry", "Retry dead messages", "Retry", None),
+    planned("dead/retry", "Retry dead messages", "Retry {}", None),
     planned(
         "dead/release",
         "Release the keys of dead messages",
-        "Release",
+        "Release the keys of {}",
         Some("Later messages of these keys go out without the dead ones, which stay dead: their order is given up."),
     ),
-    planned("dead/discard", "Discard dead messages", "Discard", Some("Their contents are deleted for good.")),
-    planned("delayed/retry", "Publish waiting messages now", "Publish now", None),
-    planned("delayed/discard", "Take waiting messages of a replay back", "Take back", None),
+    planned("dead/discard", "Discard dead messages", "Discard {}", Some("Their contents are deleted for good.")),
+    planned("delayed/retry", "Publish waiting messages now", "Publish {} now", None),
+    planned("delayed/discard", "Take waiting messages of a replay back", "Take {} back", None),
     planned(
         "replay",
         "Send sent messages again",
-        "Send again",
+        "Send {} again",
         Some("A consumer whose inbox has forgotten a message does its work twice."),
     ),
     single("pause", "Pause", "Pause", Some("Its messages wait meanwhile; other messages go on.")),
@@ -114,14 +115,14 @@ pub(super) async fn view(visit: &Visit<'_>, path: &str) -> Result<View, ApiRefus
     }
     shown.parameters.push(("because".to_owned(), "…".to_owned()));
     view.commands.push(command(&shown));
-    let messages = count.map(|count| counted(count, "message", "messages"));
+    let messages = count.map(|count| counted(count, "message", "messages")).unwrap_or_default();
     view.blocks.push(Block::Confirm(Confirm {
         action: format!("/order/{path}"),
         hidden: [(ONCE.to_owned(), Uuid::now_v7().to_string())].into_iter().chain(request.parameters).collect(),
         fields: fields(visit, order, count),
         because: visit.query.get("because").to_owned(),
         count: count.filter(|count| *count > 1),
-        submit: [Some(order.submit.to_owned()), messages].into_iter().flatten().collect::<Vec<_>>().join(" "),
+        submit: order.submit.replace("{}", &messages),
         warning: order.warning.map(str::to_owned),
         is_final: order.path == "dead/discard",
         disabled: visit.lacks(Role::Operator, "operator"),
@@ -257,7 +258,7 @@ pub(super) async fn give(visit: &Visit<'_>, path: &str) -> Result<String, ApiRef
     }
     let once = visit.query.get(ONCE);
     if !once.is_empty() && !begin(once) {
-        return Ok(menu(order.path).to_owned());
+        return Ok(href(menu(order.path), [("done", "before")]));
     }
     let given = carry_out(visit, order, because).await;
     if given.as_ref().is_err_and(|(status, _)| status.is_client_error()) {
@@ -293,7 +294,7 @@ async fn carry_out(visit: &Visit<'_>, order: &Order, because: &str) -> Result<St
         let plan = visit.ask_one(&plan).await?;
         let messages = plan.pointer("/plan/messages").and_then(Value::as_u64).unwrap_or_default();
         let typed: String = visit.query.get("count").chars().filter(char::is_ascii_digit).collect();
-        if messages > 1 && typed != messages.to_string() {
+        if (messages > 1 || !typed.is_empty()) && typed != messages.to_string() {
             return refuse(&format!(
                 "nothing was ordered: the plan has {messages} messages now, and {} was typed in. Look at the plan again",
                 if typed.is_empty() { "no number" } else { &typed }
@@ -306,6 +307,7 @@ async fn carry_out(visit: &Visit<'_>, order: &Order, because: &str) -> Result<St
     let answer = answers.pop().transpose()?.unwrap_or_default();
     Ok(match answer.get("job").and_then(Value::as_u64) {
         Some(job) => href("/jobs", [("ordered", job.to_string().as_str())]),
+        None if order.has_plan => href(menu(order.path), [("done", "nothing")]),
         None => href(menu(order.path), [("done", order.path)]),
     })
 }

@@ -25,6 +25,20 @@ pub(super) struct View {
 }
 
 impl View {
+    /// The page with its sentences as they may be shown: errors and keys in them are of anybody.
+    pub(super) fn safe(mut self) -> Self {
+        self.title = shown(&self.title);
+        self.verdict = self.verdict.map(|verdict| shown(&verdict));
+        for block in &mut self.blocks {
+            match block {
+                Block::Problem(text) | Block::Text(_, text) => *text = shown(text),
+                Block::Finding(it) => it.sentences.iter_mut().for_each(|text| *text = shown(text)),
+                _ => {}
+            }
+        }
+        self
+    }
+
     /// The page as Markdown, for an incident: what was seen, and when.
     pub(super) fn markdown(&self) -> String {
         let now = OffsetDateTime::now_utc().replace_nanosecond(0).unwrap_or(OffsetDateTime::UNIX_EPOCH);

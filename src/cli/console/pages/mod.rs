@@ -51,6 +51,16 @@ pub(super) async fn view(visit: &Visit<'_>, path: &str, is_post: bool) -> Result
             None => Err(missing(path)),
         };
     }
+    let mut view = page(visit, path).await?;
+    view.verdict = match visit.query.get("done") {
+        "before" => Some("This form was sent before: it gave one order.".to_owned()),
+        "nothing" => Some("There was nothing left to do: no order was given.".to_owned()),
+        _ => view.verdict,
+    };
+    Ok(view)
+}
+
+async fn page(visit: &Visit<'_>, path: &str) -> Result<View, ApiRefusal> {
     match path {
         "/" => now::view(visit).await,
         "/messages" => messages::view(visit).await,

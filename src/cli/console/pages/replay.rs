@@ -50,7 +50,7 @@ pub(in crate::cli::console) async fn duplicates(
                 ("no: it skips what it has processed, and does the rest for the first time", "good")
             }
             (None, true) => ("no: it has not processed it, and does it for the first time", "good"),
-            (None, false) => ("yes, what its inbox has forgotten", "bad"),
+            (None, false) => ("perhaps: whatever it processed before that time, it would do again", "wait"),
         };
         let processed = Cell::of(&Value::from(number(consumer, "processed")));
         vec![Cell::text(name), processed, Cell::of(&Value::from(since)), Cell::text(answer).toned(tone)]

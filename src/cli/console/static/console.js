@@ -2,18 +2,28 @@
 'use strict';
 (() => {
   const EVERY = 5000;
-  const changed = (input) => input.type !== 'hidden' && input.defaultValue !== undefined && input.value !== input.defaultValue;
+  let seen = new Date();
+  const changed = (input) => input.type !== 'hidden' && input.value !== input.defaultValue;
   const isBusy = () => {
     const main = document.getElementById('main');
     return document.hidden || main.dataset.live === undefined || main.contains(document.activeElement) ||
       String(getSelection()).length > 0 || [...main.querySelectorAll('input')].some(changed) ||
       main.querySelector('details[open]') !== null;
   };
+  const warn = () => {
+    const main = document.getElementById('main');
+    const note = main.querySelector('.stale') ?? main.insertBefore(document.createElement('p'), main.firstChild);
+    note.className = 'problem stale';
+    note.setAttribute('role', 'status');
+    note.textContent = `This page is of ${seen.toLocaleTimeString()}: it cannot be loaded again.`;
+  };
   const refresh = async () => {
     if (isBusy()) return;
     try {
-      const response = await fetch(location.href, { redirect: 'error' });
-      if (!response.ok) return;
+      const response = await fetch(location.href, { redirect: 'manual' });
+      // The token was taken out.
+      if (response.type === 'opaqueredirect') return location.reload();
+      if (!response.ok) return warn();
       const page = new DOMParser().parseFromString(await response.text(), 'text/html');
       const fresh = page.getElementById('main');
       if (!fresh || isBusy()) return;
@@ -21,8 +31,9 @@
       const left = [...main.querySelectorAll('.scroll')].map((table) => table.scrollLeft);
       main.replaceWith(fresh);
       fresh.querySelectorAll('.scroll').forEach((table, index) => { table.scrollLeft = left[index] ?? 0; });
+      seen = new Date();
     } catch {
-      // The next look may succeed.
+      warn();
     }
   };
   setInterval(refresh, EVERY);
