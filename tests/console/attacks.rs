@@ -12,6 +12,7 @@ use crate::{
 
 const ORDER: &str = "/order/pause";
 const PLAN: &str = "/order/pause?lane=1";
+const FORM: &str = "lane=1&because=x&once=01a22b86-9e69-74df-9e01-9b8a9c5fd923";
 
 /// A console, the cookie of a person, and a form that gives an order.
 struct Target {
@@ -27,7 +28,8 @@ impl Target {
         let console = stage.console().await?;
         let cookie = console.cookie(name).await?;
         let token = console.form_token(PLAN, &cookie).await?;
-        Ok(Self { stage, console, cookie, form: format!("lane=1&because=x&form_token={token}") })
+        let form = format!("{FORM}&form_token={token}");
+        Ok(Self { stage, console, cookie, form })
     }
 
     /// Sends the form with other headers than a browser's; returns the status.
@@ -78,10 +80,10 @@ async fn a_form_without_its_token_orders_nothing() -> Result<()> {
     let bob = target.console.cookie("bob").await?;
     let others = target.console.form_token(PLAN, &bob).await?;
     let headers = [target.cookie.as_str(), &target.console.same_origin()].concat();
-    for form in ["lane=1&because=x".to_owned(), "lane=1&because=x&form_token=".to_owned()] {
+    for form in [FORM.to_owned(), format!("{FORM}&form_token=")] {
         ensure!(target.post(&headers, &form).await? == 403, "{form}");
     }
-    let form = format!("lane=1&because=x&form_token={others}");
+    let form = format!("{FORM}&form_token={others}");
     ensure!(target.post(&headers, &form).await? == 403, "a token of another person");
     // A foreign form can send this, and no JSON.
     let plain = [headers.as_str(), "Content-Type: text/plain\r\n"].concat();
@@ -137,7 +139,7 @@ async fn every_answer_forbids_what_pages_do_not_need() -> Result<()> {
         ensure!(!policy.contains("unsafe") && !policy.contains('*'), "{what}: {policy}");
         ensure!(answer.header("x-content-type-options") == "nosniff", "{what}: {}", answer.headers);
         ensure!(answer.header("x-frame-options") == "DENY", "{what}: {}", answer.headers);
-        ensure!(answer.header("referrer-policy") == "no-referrer", "{what}: {}", answer.headers);
+        ensure!(answer.header("referrer-policy") == "same-origin", "{what}: {}", answer.headers);
         // The files of the console are the same for everybody.
         let is_file = what.starts_with("a s");
         ensure!(is_file || answer.header("cache-control") == "no-store", "{what}: {}", answer.headers);

@@ -254,7 +254,7 @@ async fn an_order_that_is_given_again_changes_nothing_more() -> Result<()> {
     let before = stage.orders().await?;
     let cookie = console.cookie("alice").await?;
     let token = console.form_token("/", &cookie).await?;
-    let form = format!("form_token={token}&all=true&because=x&count=3");
+    let form = format!("form_token={token}&once=01a22b86-9e69-74df-9e01-9b8a9c5fd923&all=true&because=x&count=3");
     let again = console.post("/order/dead/discard", &[cookie.as_str(), &console.same_origin()].concat(), &form).await?;
     ensure!(stage.orders().await? == before, "it is ordered again: {}", again.status);
     Ok(())

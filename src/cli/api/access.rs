@@ -12,7 +12,7 @@ use std::{
 use axum::http::{HeaderMap, StatusCode, header};
 use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::cli::operate::Role;
 
@@ -20,8 +20,10 @@ use crate::cli::operate::Role;
 const WINDOW: Duration = Duration::from_secs(1);
 /// Most requests of a caller that are answered at the same time: half of the connections to the database.
 pub(super) const AT_ONCE: usize = 2;
-/// Most requests of a caller that are being answered or wait for it.
+/// Most requests of a caller that are being answered or wait for it: of one outbox, and of all. Three callers leave the
+/// listener connections for others.
 const WAITING: usize = 16;
+const WAITING_OF_ALL: usize = 20;
 
 /// A refused request: the status, and a sentence.
 pub(in crate::cli) type ApiRefusal = (StatusCode, String);
@@ -55,11 +57,14 @@ pub(super) struct RequestCount {
     requests: usize,
     /// The places of those that are being answered.
     places: Arc<Semaphore>,
+    /// The requests that are being answered or wait, of all outboxes.
+    open: Arc<Semaphore>,
 }
 
 impl Default for RequestCount {
     fn default() -> Self {
-        Self { begin: Instant::now(), requests: 0, places: Arc::new(Semaphore::new(AT_ONCE)) }
+        let [places, open] = [AT_ONCE, WAITING_OF_ALL].map(|most| Arc::new(Semaphore::new(most)));
+        Self { begin: Instant::now(), requests: 0, places, open }
     }
 }
 
@@ -125,7 +130,8 @@ impl Access {
     fn count(&self, name: &str, now: Instant) -> Result<(), ApiRefusal> {
         let mut counts = self.counts.lock();
         let is_past = |count: &RequestCount| now.duration_since(count.begin) >= WINDOW;
-        counts.retain(|_, count| !is_past(count) || Arc::strong_count(&count.places) > 1);
+        let is_open = |count: &RequestCount| [&count.places, &count.open].iter().any(|it| Arc::strong_count(it) > 1);
+        counts.retain(|_, count| !is_past(count) || is_open(count));
         let count =
             counts.entry(name.to_owned()).or_insert_with(|| RequestCount { begin: now, ..RequestCount::default() });
         if is_past(count) {
@@ -136,6 +142,17 @@ impl Access {
             return Err((StatusCode::TOO_MANY_REQUESTS, "too many requests: try again in a second".to_owned()));
         }
         Ok(())
+    }
+
+    /// Notes that a request of a caller is being answered, until the permit is dropped.
+    ///
+    /// # Errors
+    ///
+    /// If there are many.
+    pub(in crate::cli) fn open(&self, name: &str) -> Result<OwnedSemaphorePermit, ApiRefusal> {
+        let open = Arc::clone(&self.counts.lock().entry(name.to_owned()).or_default().open);
+        open.try_acquire_owned()
+            .map_err(|_full| (StatusCode::TOO_MANY_REQUESTS, "too many requests wait for their answers".to_owned()))
     }
 
     /// Returns the places of a caller. More requests of it wait, so that others find a connection to the database.

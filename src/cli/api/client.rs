@@ -52,8 +52,25 @@ impl ApiClient {
         Ok(Self { place: ApiPlace::new(at, url)?, token })
     }
 
-    /// Sends a request, for a caller of this process or for itself, and returns the answer.
-    pub(crate) async fn ask(&self, request: &Request, caller: Option<&Caller>) -> anyhow::Result<Value> {
+    /// Sends a request, and returns the answer.
+    pub(crate) async fn ask(&self, request: &Request) -> anyhow::Result<Value> {
+        let (status, value) = self.send(request, None, DEADLINE).await?;
+        if status == 200 && !value.is_null() {
+            return Ok(value);
+        }
+        let error = value.get("error").and_then(Value::as_str);
+        let host = self.place.host();
+        bail!("{host} answers {status}: {}", error.map_or("and this is no `relay api`".to_owned(), lines))
+    }
+
+    /// Sends a request, for a caller of this process or for itself. Returns the status and the answer, which is null if
+    /// it is no JSON.
+    pub(crate) async fn send(
+        &self,
+        request: &Request,
+        caller: Option<&Caller>,
+        within: Duration,
+    ) -> anyhow::Result<(u16, Value)> {
         let pair = |(name, value): &(String, String)| (name.clone(), Value::from(value.as_str()));
         // In the body even of a question: proxies log URLs, and a key may be among the parameters.
         let body: Map<_, _> = request.parameters.iter().map(pair).collect();
@@ -64,17 +81,9 @@ impl ApiClient {
         }
         let path = format!("/api/v1/{}", request.path);
         let body = Value::Object(body).to_string();
-        let host = self.place.host();
-        let answer = self.place.post(&path, headers, body).await;
-        let (status, text) = answer.with_context(|| format!("nobody answers at {host}"))?;
-        let value: Option<Value> = serde_json::from_str(&text).ok();
-        match (status, value) {
-            (200, Some(value)) => Ok(value),
-            (status, value) => {
-                let error = value.as_ref().and_then(|value| value.get("error")?.as_str());
-                bail!("{host} answers {status}: {}", error.map_or("and this is no `relay api`".to_owned(), lines))
-            }
-        }
+        let answer = self.place.post(&path, headers, body, within).await;
+        let (status, text) = answer.with_context(|| format!("nobody answers at {}", self.place.host()))?;
+        Ok((status, serde_json::from_str(&text).unwrap_or_default()))
     }
 }
 
@@ -101,15 +110,21 @@ impl ApiPlace {
         }
     }
 
-    async fn post(&self, path: &str, headers: Headers, body: String) -> anyhow::Result<(u16, String)> {
+    async fn post(
+        &self,
+        path: &str,
+        headers: Headers,
+        body: String,
+        within: Duration,
+    ) -> anyhow::Result<(u16, String)> {
         match self {
             Self::Address(agent, url) => {
                 let mut url = url.clone();
                 url.set_path(&format!("{}{path}", url.path().trim_end_matches('/')));
                 let agent = agent.clone();
-                tokio::task::spawn_blocking(move || post(&agent, &url, headers, body)).await?
+                tokio::task::spawn_blocking(move || post(&agent, &url, headers, body, within)).await?
             }
-            Self::Socket(socket) => timeout(DEADLINE, post_to_socket(socket, path, headers, body)).await?,
+            Self::Socket(socket) => timeout(within, post_to_socket(socket, path, headers, body)).await?,
         }
     }
 }
@@ -117,8 +132,9 @@ impl ApiPlace {
 type Headers = Vec<(&'static str, String)>;
 
 /// Returns status and text of the answer.
-fn post(agent: &Agent, url: &Url, headers: Headers, body: String) -> anyhow::Result<(u16, String)> {
-    let request = agent.post(url.as_str());
+fn post(agent: &Agent, url: &Url, headers: Headers, body: String, within: Duration) -> anyhow::Result<(u16, String)> {
+    // The thread is free at the latest when nobody waits for it any more.
+    let request = agent.post(url.as_str()).config().timeout_global(Some(within)).build();
     let request = headers.into_iter().fold(request, |request, (name, value)| request.header(name, value));
     let mut answer = request.send(body)?;
     let text = answer.body_mut().with_config().limit(u64::MAX).read_to_string()?;

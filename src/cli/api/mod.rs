@@ -197,8 +197,19 @@ impl Api {
             _ => return Err((StatusCode::METHOD_NOT_ALLOWED, "use GET or POST".to_owned())),
         };
         let request = Request { path, parameters };
+        let _open = self.site.access.open(&caller.name)?;
         let mut answers = self.ask(&caller, &[request], is_post).await?;
         answers.pop().unwrap_or_else(|| Err((StatusCode::INTERNAL_SERVER_ERROR, "there is no answer".to_owned())))
+    }
+
+    /// Carries out commands within [`DEADLINE`], see [`Api::ask_within`].
+    pub(super) async fn ask(
+        &self,
+        caller: &Caller,
+        requests: &[Request],
+        is_post: bool,
+    ) -> Result<Vec<Result<Value, ApiRefusal>>, ApiRefusal> {
+        self.ask_within(caller, requests, is_post, DEADLINE).await
     }
 
     /// Carries out commands on one connection. An answer is an error if its command failed.
@@ -206,11 +217,12 @@ impl Api {
     /// # Errors
     ///
     /// If the caller may not have one of them, or the database cannot be used.
-    pub(super) async fn ask(
+    pub(super) async fn ask_within(
         &self,
         caller: &Caller,
         requests: &[Request],
         is_post: bool,
+        within: Duration,
     ) -> Result<Vec<Result<Value, ApiRefusal>>, ApiRefusal> {
         let commands: Vec<_> =
             requests.iter().map(|request| command(request, caller, is_post)).collect::<Result<_, _>>()?;
@@ -224,15 +236,14 @@ impl Api {
                 AnswerSource::Api(client) => {
                     let mut answers = Vec::new();
                     for request in requests {
-                        let answer = client.ask(request, Some(caller)).await;
-                        answers.push(answer.map_err(|error| (StatusCode::BAD_GATEWAY, format!("{error:#}"))));
+                        answers.push(outboxes::forward(client, request, caller, within).await);
                     }
                     Ok(answers)
                 }
             }
         };
         let late = |_| (StatusCode::GATEWAY_TIMEOUT, "the database did not answer in time".to_owned());
-        timeout(DEADLINE, answering).await.map_err(late)?
+        timeout(within, answering).await.map_err(late)?
     }
 }
 

@@ -1,8 +1,12 @@
 //! The outboxes that a process answers about: its own, or one for each file of a folder.
 
-use std::{fs, path::Path, sync::Arc};
+use std::{fs, path::Path, sync::Arc, time::Duration};
 
-use super::{Api, CONNECTIONS, Semaphore, Site, client::ApiClient, problem};
+use axum::http::StatusCode;
+use outbox_relay::operate::shown::lines;
+use serde_json::Value;
+
+use super::{Api, ApiRefusal, CONNECTIONS, Caller, Request, Semaphore, Site, client::ApiClient, problem};
 use crate::{
     cli::{console::Rates, database},
     config::{Config, ConfigError, Inputs, Loaded, load_for_database},
@@ -32,15 +36,43 @@ impl AnswerSource {
     }
 }
 
+/// Asks another API, for a caller of this one. Its refusals are passed on.
+pub(super) async fn forward(
+    client: &ApiClient,
+    request: &Request,
+    caller: &Caller,
+    within: Duration,
+) -> Result<Value, ApiRefusal> {
+    let gone = |error: anyhow::Error| (StatusCode::BAD_GATEWAY, format!("{error:#}"));
+    let (status, value) = client.send(request, Some(caller), within).await.map_err(gone)?;
+    let error = || value.get("error").and_then(Value::as_str).map(lines);
+    match (status, StatusCode::from_u16(status)) {
+        (200, _) => Ok(value),
+        (400 | 403 | 422 | 429 | 504, Ok(status)) => Err((status, error().unwrap_or_default())),
+        _ => {
+            let why = error().unwrap_or_else(|| "and this is no `relay api`".to_owned());
+            Err((StatusCode::BAD_GATEWAY, format!("the other API answers {status}: {why}")))
+        }
+    }
+}
+
 /// Checks `console.prefix`. Returns it without a slash at its end.
 pub(super) fn prefix(prefix: &str) -> Result<String, ConfigError> {
     let prefix = prefix.trim_end_matches('/');
     let is_path = |text: &str| text.strip_prefix('/').is_some_and(|text| text.split('/').all(is_name));
-    if prefix.is_empty() || is_path(prefix) {
+    let first = prefix.split('/').nth(1).unwrap_or_default();
+    if prefix.is_empty() || is_path(prefix) && !OWN.contains(&first) {
         return Ok(prefix.to_owned());
     }
-    Err(problem("console.prefix", "it must be a path of letters, digits, `-`, `_` and `/`, such as /outbox"))
+    let own = OWN.join(", ");
+    let text = format!(
+        "it must be a path of letters, digits, `-`, `_` and `/`, such as /outbox, that begins with none of {own}"
+    );
+    Err(problem("console.prefix", &text))
 }
+
+/// The first parts of paths that the process has itself.
+const OWN: [&str; 4] = ["api", "livez", "o", "static"];
 
 fn is_name(text: &str) -> bool {
     !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c))
@@ -96,7 +128,7 @@ mod tests {
         {
             assert_eq!(prefix(given).ok().as_deref(), expected, "{given}");
         }
-        for given in ["outbox", "/a//b", "/{x}", "/a b", "//evil.example", "/.."] {
+        for given in ["outbox", "/a//b", "/{x}", "/a b", "//evil.example", "/..", "/api/v1", "/o"] {
             assert!(prefix(given).is_err(), "{given}");
         }
     }

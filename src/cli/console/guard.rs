@@ -100,15 +100,21 @@ fn is_on_this_machine(headers: &HeaderMap) -> bool {
     is_local(name.map_or(host, |(name, _)| name))
 }
 
+/// Whether the browser may have no TLS. A proxy with TLS may pass on another host.
+fn is_plain(headers: &HeaderMap) -> bool {
+    let is_tls = headers.get("x-forwarded-proto").is_some_and(|it| it.as_bytes().eq_ignore_ascii_case(b"https"));
+    is_on_this_machine(headers) && !is_tls
+}
+
 fn set_cookie(headers: &HeaderMap, value: &str, more: &str) -> Result<HeaderValue, ApiRefusal> {
-    let (name, secure) = if is_on_this_machine(headers) { (LOCAL_COOKIE, "") } else { (COOKIE, "; Secure") };
+    let (name, secure) = if is_plain(headers) { (LOCAL_COOKIE, "") } else { (COOKIE, "; Secure") };
     let text = format!("{name}={value}; Path=/; HttpOnly; SameSite=Strict{secure}{more}");
     HeaderValue::from_str(&text).map_err(|_unfit| (StatusCode::BAD_REQUEST, "this is no token".to_owned()))
 }
 
 /// The token in the cookie of this host. Two cookies of one name are none: a neighbour may have set one.
 fn cookie(headers: &HeaderMap) -> Option<String> {
-    let wanted = if is_on_this_machine(headers) { LOCAL_COOKIE } else { COOKIE };
+    let wanted = if is_plain(headers) { LOCAL_COOKIE } else { COOKIE };
     let all = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
     let pairs = all.flat_map(|line| line.split(';')).filter_map(|pair| pair.trim().split_once('='));
     let mut values = pairs.filter(|(name, _)| *name == wanted).map(|(_, value)| value);

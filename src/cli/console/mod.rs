@@ -137,6 +137,7 @@ async fn answer(site: &Site, place: &Place<'_>, head: &Parts, body: Body) -> Res
         return log_in(site, &head.headers, is_post.then_some(&query), query.get("next"));
     }
     let (caller, form) = GUARD.caller(&site.access, &head.headers)?;
+    let _open = site.access.open(&caller.name)?;
     if is_post && query.get("form_token") != form {
         return Err((
             StatusCode::FORBIDDEN,
@@ -315,7 +316,8 @@ fn secured(mut response: Response) -> Response {
         ("content-security-policy", POLICY),
         ("x-content-type-options", "nosniff"),
         ("x-frame-options", "DENY"),
-        ("referrer-policy", "no-referrer"),
+        // With less, a browser would call its own forms those of `null`.
+        ("referrer-policy", "same-origin"),
         ("cross-origin-opener-policy", "same-origin"),
         ("cross-origin-resource-policy", "same-origin"),
     ];

@@ -3,9 +3,11 @@
 use std::collections::VecDeque;
 
 use axum::http::StatusCode;
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD as BASE64};
 use outbox_core::Uuid;
 use parking_lot::Mutex;
 use serde_json::Value;
+use sha2::{Digest as _, Sha256};
 
 use super::{
     ApiRefusal, Request, Role, Visit,
@@ -13,13 +15,33 @@ use super::{
     view::{Block, Cell, Confirm, Field, Link, Table, View, command, href},
 };
 
-/// The name of the field that makes a form one order, however often it is sent.
+/// The field that makes a form one order, however often it is sent.
 const ONCE: &str = "once";
+/// The field with the digest of the plan that was seen.
+const SEEN: &str = "seen";
+/// Fields that a person fills in.
+const FILLED: [&str; 3] = ["for", "rate", "confirm_destination"];
 /// The orders that are remembered.
 const REMEMBERED: usize = 10_000;
 
 /// The forms that were sent: a double click, or the way back, gives no second order.
-static GIVEN: Mutex<VecDeque<String>> = Mutex::new(VecDeque::new());
+static GIVEN: Mutex<VecDeque<Given>> = Mutex::new(VecDeque::new());
+
+/// A form that was sent.
+struct Given {
+    once: Uuid,
+    caller: String,
+    /// What came of it.
+    notice: String,
+}
+
+/// Returns what came of the order that led to this page.
+pub(super) fn notice(visit: &Visit<'_>) -> Option<String> {
+    let done: Uuid = visit.query.get("done").parse().ok()?;
+    let given = GIVEN.lock();
+    let found = given.iter().find(|it| it.once == done && it.caller == visit.caller.name);
+    found.map(|it| it.notice.clone())
+}
 
 /// An order, and how it is shown.
 struct Order {
@@ -31,6 +53,8 @@ struct Order {
     warning: Option<&'static str>,
     /// Whether it has a plan; the others do one thing.
     has_plan: bool,
+    /// What came of it, if it is no job.
+    done: &'static str,
 }
 
 const fn planned(
@@ -39,11 +63,11 @@ const fn planned(
     submit: &'static str,
     warning: Option<&'static str>,
 ) -> Order {
-    Order { path, title, submit, warning, has_plan: true }
+    Order { path, title, submit, warning, has_plan: true, done: "There was nothing left to do: no order was given." }
 }
 
-const fn single(path: &'static str, title: &'static str, submit: &'static str, warning: Option<&'static str>) -> Order {
-    Order { path, title, submit, warning, has_plan: false }
+const fn single(path: &'static str, title: &'static str, submit: &'static str, done: &'static str) -> Order {
+    Order { path, title, submit, warning: None, has_plan: false, done }
 }
 
 const ORDERS: [Order; 10] = [
@@ -63,15 +87,24 @@ const ORDERS: [Order; 10] = [
         "Send {} again",
         Some("A consumer whose inbox has forgotten a message does its work twice."),
     ),
-    single("pause", "Pause", "Pause", Some("Its messages wait meanwhile; other messages go on.")),
-    single("resume", "Resume", "Resume", None),
-    single(
-        "inbox/retry",
-        "Let a consumer retry what it gave up",
-        "Retry",
-        Some("A running consumer takes it up, behind newer messages of the key."),
-    ),
-    single("jobs/stop", "Stop a job", "Stop", Some("What it has done stays done.")),
+    Order {
+        warning: Some("Its messages wait meanwhile; other messages go on."),
+        ..single("pause", "Pause", "Pause", "The pause is recorded. Relays follow it within a second.")
+    },
+    single("resume", "Resume", "Resume", "The pause is over. Relays follow within a second."),
+    Order {
+        warning: Some("A running consumer takes it up, behind newer messages of the key."),
+        ..single(
+            "inbox/retry",
+            "Let a consumer retry what it gave up",
+            "Retry",
+            "The retry is ordered. The consumer takes it up as soon as it runs.",
+        )
+    },
+    Order {
+        warning: Some("What it has done stays done."),
+        ..single("jobs/stop", "Stop a job", "Stop", "The job is stopped.")
+    },
 ];
 
 fn of(path: &str) -> Result<&'static Order, ApiRefusal> {
@@ -88,7 +121,7 @@ pub(super) fn link<'a>(path: &str, text: &str, query: impl IntoIterator<Item = (
 
 /// The parameters of the command.
 fn parameters(visit: &Visit<'_>) -> Vec<(String, String)> {
-    let own = ["form_token", ONCE, "because", "yes", "count"];
+    let own = ["form_token", ONCE, SEEN, "because", "yes", "count"];
     let given = visit.query.0.iter().filter(|(name, value)| !own.contains(&name.as_str()) && !value.trim().is_empty());
     given.cloned().collect()
 }
@@ -96,12 +129,14 @@ fn parameters(visit: &Visit<'_>) -> Vec<(String, String)> {
 /// The page of an order: its plan and its form.
 pub(super) async fn view(visit: &Visit<'_>, path: &str) -> Result<View, ApiRefusal> {
     let order = of(path)?;
-    let request = Request { path: order.path.to_owned(), parameters: parameters(visit) };
+    let mut parameters = parameters(visit);
+    parameters.retain(|(name, _)| !FILLED.contains(&name.as_str()));
+    let request = Request { path: order.path.to_owned(), parameters };
     let mut view = View { title: order.title.to_owned(), menu: menu(order.path), ..View::default() };
-    let mut count = None;
+    let mut planned = None;
     if order.has_plan {
-        count = planned_messages(visit, order, &request, &mut view).await?;
-        if count.is_none() {
+        planned = planned_messages(visit, order, &request, &mut view).await?;
+        if planned.is_none() {
             view.blocks.push(Block::Orders(vec![Link::to("Back", menu(order.path))]));
             return Ok(view);
         }
@@ -110,20 +145,24 @@ pub(super) async fn view(visit: &Visit<'_>, path: &str) -> Result<View, ApiRefus
         view.blocks.push(Block::Facts(facts.collect()));
     }
     let mut shown = request.clone();
-    if order.has_plan {
-        shown.parameters.push(("yes".to_owned(), "true".to_owned()));
-    }
-    shown.parameters.push(("because".to_owned(), "…".to_owned()));
+    let more = [("yes", "true", order.has_plan), ("because", "…", true)];
+    let to = visit.query.get("to");
+    let more = more.into_iter().chain([("confirm_destination", to, !to.is_empty())]);
+    let more = more.filter(|(.., is_given)| *is_given);
+    shown.parameters.extend(more.map(|(name, value, _)| (name.to_owned(), value.to_owned())));
     view.commands.push(command(&shown));
-    let messages = count.map(|count| counted(count, "message", "messages")).unwrap_or_default();
+    let (count, seen) = planned.unwrap_or_default();
+    let once = [(ONCE, Uuid::now_v7().to_string()), (SEEN, seen)].map(|(name, value)| (name.to_owned(), value));
+    let is_drain = order.path == "pause" && !visit.query.get("instance").is_empty();
+    let warning = if is_drain { Some("It finishes what is in flight, and claims no more.") } else { order.warning };
     view.blocks.push(Block::Confirm(Confirm {
         action: format!("/order/{path}"),
-        hidden: [(ONCE.to_owned(), Uuid::now_v7().to_string())].into_iter().chain(request.parameters).collect(),
+        hidden: once.into_iter().chain(request.parameters).collect(),
         fields: fields(visit, order, count),
         because: visit.query.get("because").to_owned(),
-        count: count.filter(|count| *count > 1),
-        submit: order.submit.replace("{}", &messages),
-        warning: order.warning.map(str::to_owned),
+        count: Some(count).filter(|count| *count > 1),
+        submit: order.submit.replace("{}", &counted(count, "message", "messages")),
+        warning: warning.map(str::to_owned),
         is_final: order.path == "dead/discard",
         disabled: visit.lacks(Role::Operator, "operator"),
         ..Confirm::default()
@@ -131,13 +170,22 @@ pub(super) async fn view(visit: &Visit<'_>, path: &str) -> Result<View, ApiRefus
     Ok(view)
 }
 
-/// Shows the plan of an order. Returns the number of its messages; `None`: there is nothing to do, or a problem.
+/// A digest of a plan, by which an order is of the messages that were seen.
+fn digest(plan: &Value) -> String {
+    let parts = ["messages", "keys", "oldest", "newest", "topics"].map(|name| plan.get(name));
+    let samples = plan.get("samples").and_then(Value::as_array).into_iter().flatten();
+    let ids: Vec<_> = samples.map(|sample| sample.get("id")).collect();
+    BASE64.encode(Sha256::digest(format!("{parts:?}{ids:?}")))
+}
+
+/// Shows the plan of an order. Returns the number of its messages, and its digest; `None`: there is nothing to do, or a
+/// problem.
 async fn planned_messages(
     visit: &Visit<'_>,
     order: &Order,
     request: &Request,
     view: &mut View,
-) -> Result<Option<u64>, ApiRefusal> {
+) -> Result<Option<(u64, String)>, ApiRefusal> {
     let plan = match visit.ask_one(request).await {
         Ok(answer) => answer.get("plan").cloned().unwrap_or_default(),
         Err((StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY, problem)) => {
@@ -167,19 +215,22 @@ async fn planned_messages(
     if order.path == "replay" {
         duplicates(visit, view, &plan).await?;
     }
-    Ok(Some(messages))
+    if order.path == "dead/discard" && plan.get("is_complete") == Some(&Value::Bool(false)) {
+        let text = "There are too many to count. Discard them in parts: add a reason, a topic or a text of the error.";
+        view.blocks.push(Block::Problem(text.to_owned()));
+        return Ok(None);
+    }
+    Ok(Some((messages, digest(&plan))))
 }
 
-/// What may be given beside the reason. What was given before is hidden in the form.
-fn fields(visit: &Visit<'_>, order: &Order, count: Option<u64>) -> Vec<Field> {
-    let field =
-        |name: &'static str, label: &'static str| visit.query.get(name).is_empty().then(|| visit.field(name, label));
+/// What may be given beside the reason: [`FILLED`].
+fn fields(visit: &Visit<'_>, order: &Order, count: u64) -> Vec<Field> {
     let mut fields = Vec::new();
     if order.path == "pause" {
-        fields.extend(field("for", "For, such as 30m; empty: until it is resumed"));
+        fields.push(visit.field("for", "For, such as 30m; empty: until it is resumed"));
     }
-    if count > Some(1) {
-        fields.extend(field("rate", "Most messages a second; empty: 1000"));
+    if count > 1 {
+        fields.push(visit.field("rate", "Most messages a second; empty: 1000"));
     }
     if !visit.query.get("to").is_empty() {
         let typed = visit.field("confirm_destination", "Type in the destination again");
@@ -226,7 +277,7 @@ fn show(view: &mut View, plan: &Value) {
         (
             "The plan is not complete",
             (plan.get("is_complete") == Some(&Value::Bool(false)))
-                .then(|| "There are more messages than one plan reads. Order again for the rest.".to_owned()),
+                .then(|| "Only the first 100,000 were counted. The order is for all that fit.".to_owned()),
         ),
     ];
     let effects = effects.into_iter().filter_map(|(title, text)| Some(Block::Text(title.to_owned(), text?)));
@@ -251,63 +302,79 @@ fn fact(name: &str) -> String {
 /// Gives an order. Returns the page that shows it.
 pub(super) async fn give(visit: &Visit<'_>, path: &str) -> Result<String, ApiRefusal> {
     let order = of(path)?;
+    let refuse = |status, text: &str| Err((status, text.to_owned()));
+    if let Some(lacks) = visit.lacks(Role::Operator, "operator") {
+        return refuse(StatusCode::FORBIDDEN, &lacks);
+    }
     let because = visit.query.get("because");
     if because.is_empty() {
-        let text = "nothing was ordered: a reason is needed, for the audit";
-        return Err((StatusCode::UNPROCESSABLE_ENTITY, text.to_owned()));
+        return refuse(StatusCode::UNPROCESSABLE_ENTITY, "nothing was ordered: a reason is needed, for the audit");
     }
-    let once = visit.query.get(ONCE);
-    if !once.is_empty() && !begin(once) {
-        return Ok(href(menu(order.path), [("done", "before")]));
+    let Ok(once) = visit.query.get(ONCE).parse::<Uuid>() else {
+        return refuse(StatusCode::BAD_REQUEST, "nothing was ordered: load the page of the plan first");
+    };
+    let to = href(menu(order.path), [("done", once.to_string().as_str())]);
+    if !begin(once, &visit.caller.name) {
+        return Ok(to);
     }
     let given = carry_out(visit, order, because).await;
-    if given.as_ref().is_err_and(|(status, _)| status.is_client_error()) {
-        // It can be corrected, and sent again.
-        GIVEN.lock().retain(|it| it != once);
+    let mut known = GIVEN.lock();
+    match given {
+        Ok(Some(job)) => Ok(href(menu("jobs"), [("ordered", job.to_string().as_str())])),
+        Ok(None) => {
+            if let Some(given) = known.iter_mut().find(|it| it.once == once) {
+                order.done.clone_into(&mut given.notice);
+            }
+            Ok(to)
+        }
+        // Nobody knows whether it was given.
+        Err(error @ (StatusCode::BAD_GATEWAY | StatusCode::GATEWAY_TIMEOUT, _)) => Err(error),
+        Err(error) => {
+            // It can be corrected, and sent again.
+            known.retain(|it| it.once != once);
+            Err(error)
+        }
     }
-    given
 }
 
 /// Notes that a form was sent. Returns whether it is the first time.
-fn begin(once: &str) -> bool {
+fn begin(once: Uuid, caller: &str) -> bool {
     let mut given = GIVEN.lock();
-    if given.iter().any(|it| it == once) {
+    if given.iter().any(|it| it.once == once) {
         return false;
     }
     if given.len() >= REMEMBERED {
         given.pop_front();
     }
-    given.push_back(once.to_owned());
+    let notice = "This form was sent before, and gives one order: look at Jobs and Audit.".to_owned();
+    given.push_back(Given { once, caller: caller.to_owned(), notice });
     true
 }
 
-async fn carry_out(visit: &Visit<'_>, order: &Order, because: &str) -> Result<String, ApiRefusal> {
+/// Returns the job of the order, if it is one.
+async fn carry_out(visit: &Visit<'_>, order: &Order, because: &str) -> Result<Option<u64>, ApiRefusal> {
     let refuse = |text: &str| Err((StatusCode::UNPROCESSABLE_ENTITY, text.to_owned()));
     let parameters = parameters(visit);
     let mut request = Request { path: order.path.to_owned(), parameters };
     if order.has_plan {
         // What is ordered must be what was seen.
-        let plan = Request {
-            path: order.path.to_owned(),
-            parameters: request.parameters.iter().filter(|(name, _)| name != "confirm_destination").cloned().collect(),
-        };
+        let parameters = request.parameters.iter().filter(|(name, _)| !FILLED.contains(&name.as_str()));
+        let plan = Request { path: order.path.to_owned(), parameters: parameters.cloned().collect() };
         let plan = visit.ask_one(&plan).await?;
-        let messages = plan.pointer("/plan/messages").and_then(Value::as_u64).unwrap_or_default();
+        let plan = plan.get("plan").unwrap_or(&Value::Null);
+        let messages = plan.get("messages").and_then(Value::as_u64).unwrap_or_default();
         let typed: String = visit.query.get("count").chars().filter(char::is_ascii_digit).collect();
-        if (messages > 1 || !typed.is_empty()) && typed != messages.to_string() {
-            return refuse(&format!(
-                "nothing was ordered: the plan has {messages} messages now, and {} was typed in. Look at the plan again",
-                if typed.is_empty() { "no number" } else { &typed }
-            ));
+        if messages > 0 && visit.query.get(SEEN) != digest(plan) {
+            return refuse("nothing was ordered: the messages have changed since the plan. This is the new plan");
+        }
+        if messages > 1 && typed != messages.to_string() {
+            let typed = if typed.is_empty() { "no number" } else { &typed };
+            return refuse(&format!("nothing was ordered: the plan has {messages} messages, and {typed} was typed in"));
         }
         request.parameters.push(("yes".to_owned(), "true".to_owned()));
     }
     request.parameters.push(("because".to_owned(), because.to_owned()));
     let mut answers = visit.api.ask(&visit.caller, std::slice::from_ref(&request), true).await?;
     let answer = answers.pop().transpose()?.unwrap_or_default();
-    Ok(match answer.get("job").and_then(Value::as_u64) {
-        Some(job) => href("/jobs", [("ordered", job.to_string().as_str())]),
-        None if order.has_plan => href(menu(order.path), [("done", "nothing")]),
-        None => href(menu(order.path), [("done", order.path)]),
-    })
+    Ok(answer.get("job").and_then(Value::as_u64))
 }

@@ -28,6 +28,10 @@ impl Rates {
     /// enqueued and sent since a look of the last half minute; `None`: there was none. Numbers that a rollback has left
     /// out count as messages.
     pub(super) fn look(&self, newest: u64, unsent: u64) -> Option<(u64, u64)> {
+        // An empty table has no newest one; nor has an answer that failed.
+        if newest == 0 {
+            return None;
+        }
         self.look_at(Look { at: Instant::now(), newest, unsent })
     }
 

@@ -31,7 +31,7 @@ impl View {
         self.verdict = self.verdict.map(|verdict| shown(&verdict));
         for block in &mut self.blocks {
             match block {
-                Block::Problem(text) | Block::Text(_, text) => *text = shown(text),
+                Block::Problem(text) | Block::Notice(text) | Block::Text(_, text) => *text = shown(text),
                 Block::Finding(it) => it.sentences.iter_mut().for_each(|text| *text = shown(text)),
                 _ => {}
             }
@@ -66,7 +66,7 @@ impl Block {
             cells.fold("|".to_owned(), |line, cell| line + " " + &plain(cell) + " |") + "\n"
         };
         match self {
-            Self::Problem(text) => format!("\n{}\n", plain(text)),
+            Self::Problem(text) | Self::Notice(text) => format!("\n{}\n", plain(text)),
             Self::Text(title, text) => format!("\n{}: {}\n", plain(title), plain(text)),
             Self::Finding(it) => format!("\n- {}: {}\n", plain(&it.title), plain(&it.sentences.join(" "))),
             Self::Facts(facts) => {
@@ -116,6 +116,8 @@ pub(super) enum Block {
     Code(String, String),
     /// A finding of the doctor.
     Finding(Finding),
+    /// What came of an order, as a sentence.
+    Notice(String),
     /// An error, as a sentence.
     Problem(String),
 }
@@ -126,6 +128,8 @@ pub(super) struct Table {
     pub(super) title: String,
     pub(super) columns: Vec<String>,
     pub(super) rows: Vec<Vec<Cell>>,
+    /// Whether its question has failed.
+    pub(super) is_unknown: bool,
     /// The sentence in place of rows.
     pub(super) empty: String,
     /// The next page.
@@ -290,10 +294,7 @@ impl Cell {
     }
 
     fn time(text: &str) -> Option<Self> {
-        if text.len() < 20 || !text.ends_with('Z') {
-            return None;
-        }
-        let time = OffsetDateTime::parse(text, &Rfc3339).ok()?;
+        let time = moment(text)?;
         let ago = (OffsetDateTime::now_utc() - time).whole_microseconds();
         let ago = i64::try_from(ago).ok()?;
         let relative = match ago {
@@ -303,6 +304,12 @@ impl Cell {
         };
         Some(Self { time: Some(text.to_owned()), ..Self::text(&relative) })
     }
+}
+
+/// A time of an answer.
+pub(super) fn moment(text: &str) -> Option<OffsetDateTime> {
+    let is_time = text.len() >= 20 && text.ends_with('Z');
+    is_time.then(|| OffsetDateTime::parse(text, &Rfc3339).ok())?
 }
 
 /// A number with blanks between its thousands.

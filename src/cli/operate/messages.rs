@@ -50,7 +50,7 @@ struct WhichMessages {
     /// Only those of this topic
     #[arg(long)]
     topic: Option<String>,
-    /// Only those with this key; without --topic, in each topic of the newest thousand messages
+    /// Only those with this key; without --topic, in the topics of the newest messages and of unsent ones
     #[arg(long)]
     key: Option<String>,
     /// Only those of this kind of event

@@ -161,7 +161,7 @@ impl Operate {
         };
         loop {
             let answer = match &mut source {
-                AnswerSource::Api(client) => client.ask(request, None).await?,
+                AnswerSource::Api(client) => client.ask(request).await?,
                 AnswerSource::Database(db, config) => {
                     let process = Answering { via: "cli", config };
                     let answer = database::within(db, async |db| operation.answer(db, &process).await).await;

@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeSet,
+    fmt::Write as _,
     time::{Duration, Instant},
 };
 
@@ -9,7 +10,6 @@ use outbox_core::{
     key_hash,
     sqlx::{self, MySqlConnection},
     store::operate::{
-        doctor,
         find::StateTable,
         jobs::Actor,
         messages::{self, ListStep, ListedRow, WantedMessages},
@@ -163,11 +163,11 @@ pub async fn list(
     Ok(page)
 }
 
-/// The hashes of a key in its topic; without one, in each topic of the newest thousand messages.
+/// The hashes of a key in its topic; without one, in the topics of [`messages::topics`].
 async fn hashes(db: &mut MySqlConnection, topic: Option<&str>, key: &str) -> Result<Vec<u64>, sqlx::Error> {
     let topics = match topic {
         Some(topic) => vec![topic.to_owned()],
-        None => doctor::topics(db).await?.into_iter().map(|(topic, _)| topic).collect(),
+        None => messages::topics(db).await?,
     };
     let hashes: BTreeSet<_> = topics.iter().map(|topic| key_hash(topic, Some(key.as_bytes()))).collect();
     // No message has this one.
@@ -227,8 +227,12 @@ pub async fn reveal(
             None => drop(parts.insert(name.to_owned(), Value::Null)),
             Some(Ok(text)) => drop(parts.insert(name.to_owned(), text.into())),
             Some(Err(error)) => {
-                let digits: Vec<_> = error.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
-                parts.insert(format!("{name}_hex"), digits.concat().into());
+                let digits = error.as_bytes().iter().fold(String::new(), |mut digits, byte| {
+                    // Writing to a string does not fail.
+                    write!(digits, "{byte:02x}").ok();
+                    digits
+                });
+                parts.insert(format!("{name}_hex"), digits.into());
             }
         }
     }

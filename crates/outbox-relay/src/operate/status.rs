@@ -173,7 +173,7 @@ fn judge(lane: &LaneStats, pause: Option<&ControlRow>, live: &Live) -> (&'static
     if !lane.sends && lane.lag >= PATIENCE {
         let refused: u64 =
             lane.delayed.iter().filter(|it| it.waits_for() == WaitsFor::Destination).map(|it| it.messages).sum();
-        if serving > 0 && lane.pending <= refused {
+        if serving > 0 && lane.pending <= refused.min(TRIES) {
             // A message in a try is due for as long as it has waited.
             return ("waiting", format!("None was sent in the last minute: single messages are tried; {relays}."));
         }
@@ -182,6 +182,9 @@ fn judge(lane: &LaneStats, pause: Option<&ControlRow>, live: &Live) -> (&'static
     }
     ("busy", format!("{} were sent in the last 10 s: {due}; {relays}.", lane.sent))
 }
+
+/// Most due messages of a lane that may all be single tries: one for each destination that refuses.
+const TRIES: u64 = 4;
 
 /// Whether messages wait because a service or a handler wants it.
 fn is_wanted(waiting: &Waiting) -> bool {

@@ -16,10 +16,6 @@ pub(super) async fn view(visit: &Visit<'_>) -> Result<View, ApiRefusal> {
             many => format!("{many} messages were given up by their consumers."),
         });
     }
-    if visit.query.get("done") == "inbox/retry" {
-        view.verdict = Some("The retry is ordered. The consumer takes it up as soon as it runs.".to_owned());
-        view.tone = "good";
-    }
     let mut list = table(&consumers, &["consumer", "processed", "last_at", "dead", "last_dead_at", "remembers_since"]);
     list.columns.insert(1, "order".to_owned());
     for (row, consumer) in list.rows.iter_mut().zip(rows(&consumers)) {

@@ -36,8 +36,10 @@ pub(super) async fn view(visit: &Visit<'_>) -> Result<View, ApiRefusal> {
     }
     for (groups, is_dead) in [(&delayed, false), (&dead, true)] {
         for group in rows(groups.get("rows").unwrap_or(&Value::Null)) {
-            let Some((name, error)) = named(text(group, "group")) else { continue };
-            if !name.contains('/') && !known.contains_key(name) {
+            let Some((reason, name, error)) = named(text(group, "group")) else { continue };
+            let is_refused = is_dead || matches!(reason, "parked" | "unroutable");
+            let sink = name.split('/').next().unwrap_or_default();
+            if !is_refused || !known.contains_key(sink) {
                 continue;
             }
             let it = known.entry(name.to_owned()).or_default();
@@ -49,6 +51,9 @@ pub(super) async fn view(visit: &Visit<'_>) -> Result<View, ApiRefusal> {
         }
     }
     let is_bad = known.values().any(|it| !it.problem.is_empty());
+    if status.is_null() {
+        return Ok(view);
+    }
     view.tone = if is_bad { "bad" } else { "good" };
     let bad = known.iter().filter(|(_, it)| !it.problem.is_empty()).map(|(name, _)| name.as_str()).collect::<Vec<_>>();
     view.verdict = Some(match bad.as_slice() {
@@ -69,12 +74,12 @@ pub(super) async fn view(visit: &Visit<'_>) -> Result<View, ApiRefusal> {
     Ok(view)
 }
 
-/// The destination at the beginning of an error, in a group as `unroutable: kafka/orders: …`, and the rest.
-fn named(group: &str) -> Option<(&str, &str)> {
-    let (_, error) = group.split_once(": ")?;
+/// The reason, the destination and the rest of a group such as `unroutable: kafka/orders: …`.
+fn named(group: &str) -> Option<(&str, &str, &str)> {
+    let (reason, error) = group.split_once(": ")?;
     let (name, rest) = error.split_once(": ")?;
     let is_name = name.len() < 300 && !name.contains(char::is_whitespace);
-    is_name.then_some((name, rest))
+    is_name.then_some((reason, name, rest))
 }
 
 fn table(known: &BTreeMap<String, Known>) -> Table {
@@ -127,8 +132,8 @@ mod tests {
     #[test]
     fn an_error_names_its_destination() {
         for (group, expected) in [
-            ("unroutable: kafka/orders: no such topic", Some(("kafka/orders", "no such topic"))),
-            ("parked: rabbit: the sink is unavailable", Some(("rabbit", "the sink is unavailable"))),
+            ("unroutable: kafka/orders: no such topic", Some(("unroutable", "kafka/orders", "no such topic"))),
+            ("parked: rabbit: the sink is unavailable", Some(("parked", "rabbit", "the sink is unavailable"))),
             ("behind: ", None),
             ("rejected: a sentence with blanks: x", None),
         ] {

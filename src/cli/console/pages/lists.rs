@@ -13,7 +13,6 @@ pub(super) async fn relays(visit: &Visit<'_>) -> Result<View, ApiRefusal> {
     let [instances] = visit.answers(&mut view, [request("instances", &[])]).await?;
     let mut table = table(&instances, &INSTANCES);
     table.columns.extend(["sinks", "may it be stopped?", "order"].map(str::to_owned));
-    let is_alone = rows(&instances).filter(|instance| text(instance, "state") == "live").count() == 1;
     for (row, instance) in table.rows.iter_mut().zip(rows(&instances)) {
         let sinks = instance.get("sinks").and_then(Value::as_object);
         let refused = sinks.into_iter().flatten().filter_map(|(sink, why)| Some(format!("{sink}: {}", why.as_str()?)));
@@ -27,10 +26,10 @@ pub(super) async fn relays(visit: &Visit<'_>) -> Result<View, ApiRefusal> {
         let in_flight = number(instance, "in_flight");
         let (answer, order) = match text(instance, "state") {
             "live" => {
-                let answer = if is_alone {
-                    Cell::text("it is the only one: messages would wait").toned("wait")
+                let answer = if rows(&instances).any(|other| takes_over(other, instance)) {
+                    Cell::text("yes: another takes over")
                 } else {
-                    Cell::text("yes: others take over")
+                    Cell::text("no other has all its lanes and sinks: messages would wait").toned("wait")
                 };
                 (answer, Some(order_of("pause", "Drain…", "instance", name)))
             }
@@ -52,17 +51,33 @@ pub(super) async fn relays(visit: &Visit<'_>) -> Result<View, ApiRefusal> {
     Ok(view)
 }
 
+/// Whether another process does all that this one does.
+fn takes_over(other: &Value, instance: &Value) -> bool {
+    let lanes = |of: &Value| rows(of.get("lanes").unwrap_or(&Value::Null)).cloned().collect::<Vec<_>>();
+    // Without a list it serves all lanes.
+    let served = lanes(other);
+    let needed = lanes(instance);
+    let has_lanes = served.is_empty() || !needed.is_empty() && needed.iter().all(|lane| served.contains(lane));
+    let sinks = |of: &Value| of.get("sinks").and_then(Value::as_object).cloned().unwrap_or_default();
+    let their_sinks = sinks(other);
+    text(other, "state") == "live"
+        && text(other, "instance") != text(instance, "instance")
+        && text(other, "role") == text(instance, "role")
+        && has_lanes
+        && sinks(instance).keys().all(|sink| their_sinks.contains_key(sink))
+}
+
 pub(super) async fn jobs(visit: &Visit<'_>) -> Result<View, ApiRefusal> {
     let mut view = View { title: "Jobs".to_owned(), menu: "/jobs", is_live: true, ..View::default() };
     let [jobs] = visit.answers(&mut view, [request("jobs", &[])]).await?;
     if let Ok(ordered) = visit.query.get("ordered").parse::<u64>() {
         let job = rows(&jobs).find(|job| number(job, "job") == ordered);
-        let is_done = job.is_some_and(|job| !job.get("ended_at").is_none_or(Value::is_null));
-        view.tone = if is_done { "" } else { "good" };
-        view.verdict = Some(if is_done {
-            format!("Job {ordered} is done. Its messages tell what came of it: relays have tried them, or will soon.")
-        } else {
-            format!("Job {ordered} is ordered. Relays carry it out.")
+        view.verdict = job.map(|job| match text(job, "state") {
+            "open" => format!("Job {ordered} is ordered. Relays carry it out."),
+            "done" => {
+                format!("Job {ordered} is done. Its messages tell what came of it: relays try them, or will soon.")
+            }
+            state => format!("Job {ordered} is {state}."),
         });
     }
     let columns = ["job", "action", "filter", "state", "done", "planned", "reason", "actor", "ordered_at", "ended_at"];
@@ -85,12 +100,6 @@ pub(super) async fn jobs(visit: &Visit<'_>) -> Result<View, ApiRefusal> {
 pub(super) async fn controls(visit: &Visit<'_>) -> Result<View, ApiRefusal> {
     let mut view = View { title: "Pauses".to_owned(), menu: "/controls", is_live: true, ..View::default() };
     let [controls] = visit.answers(&mut view, [request("controls", &[])]).await?;
-    view.verdict = match visit.query.get("done") {
-        "pause" => Some("The pause is recorded. Relays follow it within a second.".to_owned()),
-        "resume" => Some("The pause is over.".to_owned()),
-        _ => None,
-    };
-    view.tone = "good";
     view.blocks.push(Block::Table(Table { empty: "Nothing is paused.".to_owned(), ..paused(&controls) }));
     let links = [("Pause a lane", "/"), ("Pause a sink or destination", "/destinations"), ("Drain a relay", "/relays")];
     view.blocks.push(Block::Orders(links.map(|(text, path)| Link::to(text, path)).to_vec()));

@@ -1,10 +1,11 @@
 //! A message: why it is not sent, and its life.
 
+use outbox_relay::operate::shown::lines;
 use serde_json::json;
 
 use super::{
     ApiRefusal, Block, Cell, Confirm, Event, Link, Role, Value, View, Visit, consumers::retry, href, label, link_of,
-    order_of, request, rows, sentence, text, tone, without_pages,
+    moment, order_of, request, rows, sentence, text, tone, without_pages,
 };
 
 pub(super) async fn view(visit: &Visit<'_>, id: &str) -> Result<View, ApiRefusal> {
@@ -46,20 +47,34 @@ pub(super) async fn reveal(visit: &Visit<'_>, id: &str) -> Result<View, ApiRefus
     let mut view = View { title: format!("Message {id}"), menu: "/messages", ..View::default() };
     view.commands = vec![format!("relay messages show {id} --reveal --because …")];
     Known { why: &message, outcomes: &Value::Null, retries: &Value::Null }.show(visit, &mut view, id);
-    for name in ["key", "headers", "payload"] {
-        let contents = message.get(name).filter(|value| !value.is_null());
-        let text = contents.map(|value| match value {
-            Value::String(text) => lines(text),
-            other => serde_json::to_string_pretty(other).map_or_else(|error| error.to_string(), |text| lines(&text)),
-        });
-        view.blocks.push(Block::Code(label(name), text.unwrap_or_else(|| "none".to_owned())));
+    for name in ["key", "content_type", "headers", "payload"] {
+        view.blocks.push(contents(&message, name));
     }
     Ok(view)
 }
 
-/// The lines of a text. Other control characters, and marks of direction, are shown as escapes.
-fn lines(text: &str) -> String {
-    text.lines().map(|line| Cell::text(line).text).collect::<Vec<_>>().join("\n")
+/// Most characters of a payload that are shown.
+const SHOWN: usize = 256 * 1024;
+
+/// The key, headers or payload.
+fn contents(message: &Value, name: &str) -> Block {
+    let text = |value: &Value| match value {
+        Value::String(text) => text.clone(),
+        other => serde_json::to_string_pretty(other).unwrap_or_else(|error| error.to_string()),
+    };
+    let given = |name: &str| message.get(name).filter(|value| !value.is_null()).map(text);
+    let (label, text) = match (given(name), given(&format!("{name}_hex"))) {
+        (Some(text), _) => (label(name), text),
+        (None, Some(digits)) => (format!("{}, which is no text, in hexadecimal digits", label(name)), digits),
+        (None, None) => (label(name), "none".to_owned()),
+    };
+    match text.char_indices().nth(SHOWN) {
+        Some((end, _)) => {
+            let label = format!("The first {SHOWN} characters of the {label}, which has {} bytes", text.len());
+            Block::Code(label, lines(text.get(..end).unwrap_or_default()))
+        }
+        None => Block::Code(label, lines(&text)),
+    }
 }
 
 /// The answers about a message.
@@ -179,8 +194,7 @@ impl Known<'_> {
             add(order.get("ordered_at"), what, "wait");
         }
         add(why.get("due_at"), "due".to_owned(), "wait");
-        // Times are RFC 3339 in UTC, whose order is that of the texts.
-        events.sort_by(|a, b| a.at.time.cmp(&b.at.time));
+        events.sort_by_key(|event| event.at.time.as_deref().and_then(moment));
         events
     }
 }

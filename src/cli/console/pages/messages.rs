@@ -50,6 +50,11 @@ pub(super) async fn view(visit: &Visit<'_>) -> Result<View, ApiRefusal> {
         Link::to("Go on with older messages", href("/messages", query))
     });
     view.verdict = Some(looked(&found, list));
+    if !key.is_empty() && visit.query.get("topic").is_empty() {
+        let text = "The key was looked for in the topics of the newest messages and of some that wait or are dead. With \
+                    the topic, older ones are found, too.";
+        view.blocks.push(Block::Text("Without a topic".to_owned(), text.to_owned()));
+    }
     let empty =
         if more.is_some() { "None of those that were looked at fits: go on below." } else { "No message fits." };
     let link = if rows(list).next().is_none() { more.clone() } else { None };
@@ -72,15 +77,22 @@ fn looked(found: &Value, list: &Value) -> String {
     }
 }
 
+/// Most keys that are listed.
+const MOST_KEYS: &str = "100";
+
 pub(super) async fn keys(visit: &Visit<'_>) -> Result<View, ApiRefusal> {
     let mut view =
         View { title: "Keys whose messages wait".to_owned(), menu: "/keys", is_live: true, ..View::default() };
-    let [keys] = visit.answers(&mut view, [request("keys/blocked", &[])]).await?;
+    let limit = [("limit", MOST_KEYS)];
+    let [keys] = visit.answers(&mut view, [request("keys/blocked", &limit)]).await?;
     let behind = rows(&keys).filter(|key| number(key, "messages") > 1).count() as u64;
     let waiting = rows(&keys).count() as u64;
     view.verdict = (waiting > 0).then(|| {
         let keys = counted(waiting, "key waits", "keys wait");
-        format!("{keys}; in {behind} of them later messages wait behind the first. Keys are hidden until revealed.")
+        let more = if waiting.to_string() == MOST_KEYS { "More than " } else { "" };
+        format!(
+            "{more}{keys}; in {behind} of them later messages wait behind the first. Keys are hidden until revealed."
+        )
     });
     let columns = ["messages", "id", "lane", "topic", "reason", "attempts", "due_at", "died_at", "error"];
     let empty = "No key waits.".to_owned();
@@ -108,7 +120,7 @@ pub(super) async fn key(visit: &Visit<'_>) -> Result<View, ApiRefusal> {
     let title = match parameters.as_slice() {
         [(_, ""), (_, topic), (_, key), _] => format!("The queue of the key {key} of {topic}"),
         [(_, id), ..] => format!("The queue of the key of message {id}"),
-        [] => String::new(),
+        _ => String::new(),
     };
     let mut view = View { title: Cell::text(&title).text, menu: "/keys", is_live: true, ..View::default() };
     let [id, topic, key] = ["message", "topic", "key"].map(|name| visit.query.get(name));
@@ -149,8 +161,11 @@ pub(super) async fn key(visit: &Visit<'_>) -> Result<View, ApiRefusal> {
 /// The orders for the first message of a key, and what each one does to the order of the key.
 fn consequences(first: &Value, behind: u64) -> Vec<Block> {
     let id = number(first, "id");
-    let holds = first.get("holds_key").and_then(Value::as_bool).unwrap_or_default() && behind > 0;
-    let followers = counted(behind, "later message", "later messages");
+    let holds = first.get("holds_key").and_then(Value::as_bool).unwrap_or_default();
+    let followers = match behind {
+        0 => "later messages".to_owned(),
+        _ => counted(behind, "later message", "later messages"),
+    };
     let order = |path: &str, name: &str| order_of(path, name, "message", id);
     let rows = match text(first, "state") {
         "dead" => vec![

@@ -19,7 +19,9 @@ use serde_json::Value;
 pub(super) use self::{fleet::fleet, replay::duplicates};
 use super::{
     Api, ApiRefusal, Caller, Request, Role, Visit, orders,
-    view::{Block, Cell, Confirm, Event, Field, Filter, Finding, Link, Step, Table, View, command, grouped, href},
+    view::{
+        Block, Cell, Confirm, Event, Field, Filter, Finding, Link, Step, Table, View, command, grouped, href, moment,
+    },
 };
 
 /// The menu: path and name.
@@ -52,11 +54,9 @@ pub(super) async fn view(visit: &Visit<'_>, path: &str, is_post: bool) -> Result
         };
     }
     let mut view = page(visit, path).await?;
-    view.verdict = match visit.query.get("done") {
-        "before" => Some("This form was sent before: it gave one order.".to_owned()),
-        "nothing" => Some("There was nothing left to do: no order was given.".to_owned()),
-        _ => view.verdict,
-    };
+    if let Some(notice) = orders::notice(visit) {
+        view.blocks.insert(0, Block::Notice(notice));
+    }
     Ok(view)
 }
 
@@ -139,6 +139,7 @@ pub(super) fn table(list: &Value, columns: &[&str]) -> Table {
     let has = |column: &&&str| rows.is_empty() || rows.iter().any(|row| !is_empty(row.get(column)));
     let columns: Vec<&str> = columns.iter().filter(has).copied().collect();
     Table {
+        is_unknown: list.is_null(),
         rows: rows.iter().map(|row| columns.iter().map(|column| cell(row, column)).collect()).collect(),
         columns: columns.iter().map(|column| label(column)).collect(),
         empty: "There is none.".to_owned(),

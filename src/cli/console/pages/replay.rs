@@ -1,6 +1,6 @@
 //! Sending sent messages again, and who would do their work twice.
 
-use super::{ApiRefusal, Block, Cell, Filter, Table, Value, View, Visit, counted, number, request, rows, text};
+use super::{ApiRefusal, Block, Cell, Filter, Table, Value, View, Visit, counted, moment, number, request, rows, text};
 
 pub(super) fn view(visit: &Visit<'_>) -> View {
     let fields = vec![
@@ -40,8 +40,7 @@ pub(in crate::cli::console) async fn duplicates(
     let row = |consumer: &Value| {
         let name = text(consumer, "consumer");
         let since = text(consumer, "remembers_since");
-        // Both are RFC 3339 in UTC, whose order is that of the texts.
-        let knows = !since.is_empty() && !oldest.is_empty() && since <= oldest;
+        let knows = moment(since).zip(moment(oldest)).is_some_and(|(since, oldest)| since <= oldest);
         let outcome = rows(&outcomes).find(|it| text(it, "consumer") == name).map(|it| text(it, "outcome"));
         let (answer, tone) = match (outcome, knows) {
             (Some("processed"), _) => ("no: it has processed the message, and skips it", "good"),

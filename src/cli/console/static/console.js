@@ -38,11 +38,5 @@
   };
   setInterval(refresh, EVERY);
   // Whoever opens the text of an incident wants to copy it.
-  document.addEventListener('toggle', (event) => {
-    const text = event.target.querySelector('textarea');
-    if (text && event.target.open) {
-      text.select();
-      navigator.clipboard?.writeText(text.value).catch(() => {});
-    }
-  }, true);
+  document.addEventListener('toggle', (event) => event.target.querySelector('textarea')?.select(), true);
 })();

@@ -46,6 +46,15 @@ pub async fn hash_of(conn: &mut MySqlConnection, id: u64) -> Result<Option<u64>,
     sqlx::query_scalar(sql).bind(id).fetch_optional(conn).await
 }
 
+/// The topics of the newest thousand messages, and of some thousand that wait or are dead. Seeks by primary key; no lock.
+pub async fn topics(conn: &mut MySqlConnection) -> Result<Vec<String>, sqlx::Error> {
+    let sql = "SELECT topic FROM (SELECT topic FROM outbox_messages ORDER BY id DESC LIMIT 1000) newest UNION \
+               SELECT m.topic FROM (SELECT id FROM (SELECT id FROM outbox_delayed LIMIT 1000) d UNION ALL \
+               SELECT id FROM (SELECT id FROM outbox_dead LIMIT 1000) x) unsent STRAIGHT_JOIN outbox_messages m \
+               ON m.id = unsent.id";
+    sqlx::query_scalar(sql).fetch_all(conn).await
+}
+
 /// The next rows below an id, at most this many. Primary key, no lock.
 pub async fn step(conn: &mut MySqlConnection, below: u64, rows: u32) -> Result<ListStep, sqlx::Error> {
     let sql = "SELECT CAST(COALESCE(MIN(id), 0) AS UNSIGNED), CAST(COALESCE(MAX(id), 0) AS UNSIGNED), \
