@@ -51,8 +51,8 @@ pub(super) async fn view(visit: &Visit<'_>) -> Result<View, ApiRefusal> {
     });
     view.verdict = Some(looked(&found, list));
     if !key.is_empty() && visit.query.get("topic").is_empty() {
-        let text = "The key was looked for in the topics of the newest messages and of some that wait or are dead. With \
-                    the topic, older ones are found, too.";
+        let text = "The key was looked for in the topics of the newest messages, and of some that wait or are dead. \
+                    With the topic, older ones are found, too.";
         view.blocks.push(Block::Text("Without a topic".to_owned(), text.to_owned()));
     }
     let empty =

@@ -66,7 +66,7 @@ pub(in crate::cli::console) async fn duplicates(
     let workers = rows(plan.get("worker_lanes").unwrap_or(&Value::Null)).count();
     if workers > 0 {
         let text = format!(
-            "{} of workers are left out, unless one is named: workers have no inbox, so each effect would happen again.",
+            "{} of workers are left out unless one is named: without an inbox, each effect would happen again.",
             counted(workers as u64, "lane", "lanes")
         );
         view.blocks.push(Block::Text("Workers".to_owned(), text));
