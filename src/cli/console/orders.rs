@@ -154,7 +154,12 @@ pub(super) async fn view(visit: &Visit<'_>, path: &str) -> Result<View, ApiRefus
     let (count, seen) = planned.unwrap_or_default();
     let once = [(ONCE, Uuid::now_v7().to_string()), (SEEN, seen)].map(|(name, value)| (name.to_owned(), value));
     let is_drain = order.path == "pause" && !visit.query.get("instance").is_empty();
-    let warning = if is_drain { Some("It finishes what is in flight, and claims no more.") } else { order.warning };
+    let is_sink = order.path == "pause" && !visit.query.get("sink").is_empty();
+    let warning = match (is_drain, is_sink) {
+        (true, _) => Some("It finishes what is in flight, and claims no more."),
+        (_, true) => Some("All destinations of the sink wait meanwhile."),
+        _ => order.warning,
+    };
     view.blocks.push(Block::Confirm(Confirm {
         action: format!("/order/{path}"),
         hidden: once.into_iter().chain(request.parameters).collect(),

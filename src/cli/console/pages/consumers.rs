@@ -30,7 +30,11 @@ pub(super) async fn view(visit: &Visit<'_>) -> Result<View, ApiRefusal> {
     let mut given_up = table(&dead, &columns);
     given_up.columns.insert(1, "order".to_owned());
     for (row, message) in given_up.rows.iter_mut().zip(rows(&dead)) {
-        row.insert(1, retry(message).into());
+        let is_ordered = rows(&retries).any(|it| {
+            text(it, "state") != "done"
+                && ["consumer", "message_id"].iter().all(|name| text(it, name) == text(message, name))
+        });
+        row.insert(1, if is_ordered { Cell::text("ordered").toned("wait") } else { retry(message).into() });
     }
     let title = "Messages that they gave up".to_owned();
     view.blocks.push(Block::Table(Table { title, ..given_up }));

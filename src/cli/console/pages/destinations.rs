@@ -120,7 +120,7 @@ fn table(known: &BTreeMap<String, Known>) -> Table {
         columns: columns.map(str::to_owned).to_vec(),
         rows: known.iter().map(row).collect(),
         empty: "No relay runs that has a sink. Start one with relay run.".to_owned(),
-        more: Some(Link::to("Check each topic, exchange and queue", "/doctor")),
+        more: Some(Link::to("Let the doctor ask the brokers", "/doctor")),
         ..Table::default()
     }
 }

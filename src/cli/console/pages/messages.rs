@@ -13,19 +13,15 @@ pub(super) async fn view(visit: &Visit<'_>) -> Result<View, ApiRefusal> {
     if !one.is_empty() {
         return message::view(visit, one).await;
     }
-    let found = visit.query.get("find");
-    if found.parse::<Uuid>().is_ok() {
-        return message::view(visit, found).await;
+    let found_by = visit.query.get("find");
+    if found_by.parse::<Uuid>().is_ok() {
+        return message::view(visit, found_by).await;
     }
     let mut view = View { title: "Messages".to_owned(), menu: "/messages", is_live: true, ..View::default() };
-    if !found.is_empty() {
-        view.title = format!("Messages with the key {}", Cell::text(found).text);
-        if found.bytes().all(|byte| byte.is_ascii_digit()) {
-            let link = Link::to(&format!("The message with the number {found}"), format!("/message/{found}"));
-            view.blocks.push(Block::Orders(vec![link]));
-        }
+    if !found_by.is_empty() {
+        view.title = format!("Messages with the key {found_by}");
     }
-    let key = if found.is_empty() { visit.query.get("key") } else { found };
+    let key = if found_by.is_empty() { visit.query.get("key") } else { found_by };
     let fields = vec![
         visit.field("message", "Number or UUID"),
         visit.field("topic", "Topic"),
@@ -49,12 +45,11 @@ pub(super) async fn view(visit: &Visit<'_>) -> Result<View, ApiRefusal> {
         let query = parameters.iter().copied().filter(|(name, _)| *name != "below").chain([("below", next.as_str())]);
         Link::to("Go on with older messages", href("/messages", query))
     });
-    view.verdict = Some(looked(&found, list));
-    if !key.is_empty() && visit.query.get("topic").is_empty() {
-        let text = "The key was looked for in the topics of the newest messages, and of some that wait or are dead. \
-                    With the topic, older ones are found, too.";
-        view.blocks.push(Block::Text("Without a topic".to_owned(), text.to_owned()));
+    let is_number = !found_by.is_empty() && found_by.bytes().all(|byte| byte.is_ascii_digit());
+    if is_number && rows(list).next().is_none() {
+        return message::view(visit, found_by).await;
     }
+    view.verdict = Some(looked(&found, list, !key.is_empty() && visit.query.get("topic").is_empty()));
     let empty =
         if more.is_some() { "None of those that were looked at fits: go on below." } else { "No message fits." };
     let link = if rows(list).next().is_none() { more.clone() } else { None };
@@ -64,7 +59,7 @@ pub(super) async fn view(visit: &Visit<'_>) -> Result<View, ApiRefusal> {
 }
 
 /// How far the look went back.
-fn looked(found: &Value, list: &Value) -> String {
+fn looked(found: &Value, list: &Value, is_of_some_topics: bool) -> String {
     let looked = counted(number(found, "looked_at"), "message was looked at", "messages were looked at");
     let shown = rows(list).count() as u64;
     let oldest = rows(list).last().map(|row| Cell::of(row.get("enqueued_at").unwrap_or(&Value::Null)).text);
@@ -73,6 +68,9 @@ fn looked(found: &Value, list: &Value) -> String {
             format!("The newest {} that fit, back to {oldest}. Go on below.", counted(shown, "message", "messages"))
         }
         (Some(next), None) => format!("{looked}, back to number {next}, and none fits. Go on below."),
+        (None, _) if is_of_some_topics => format!(
+            "{looked}, of the topics of the newest messages and of some that wait or are dead. Give the topic to find others."
+        ),
         (None, _) => format!("{looked}: all that fit are here."),
     }
 }

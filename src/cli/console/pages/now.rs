@@ -104,9 +104,8 @@ fn flow(status: &Value, instances: &Value, rates: Option<(u64, u64)>) -> Vec<Ste
     };
     let is_due_late = !lag("due").is_empty();
     let mut steps = Vec::new();
-    if let Some((enqueued, _)) = rates {
-        steps.push(Step::new("Enqueued", rate(enqueued), String::new()));
-    }
+    let unknown = || Cell::text("…");
+    steps.push(Step::new("Enqueued", rates.map_or_else(unknown, |(enqueued, _)| rate(enqueued)), String::new()));
     steps.push(Step::new("Due", count("pending", "/pending", if is_due_late { "wait" } else { "" }), lag("due")));
     steps.push(Step::new("Claimed", count("leased", "/relays", ""), String::new()));
     if number(status, "relays") == 0 {
@@ -121,9 +120,7 @@ fn flow(status: &Value, instances: &Value, rates: Option<(u64, u64)>) -> Vec<Ste
         let count = Cell { href: Some("/destinations".to_owned()), ..cell };
         steps.push(Step { is_sink: true, ..Step::new(&name, count, note) });
     }
-    if let Some((_, sent)) = rates {
-        steps.push(Step::new("Sent", rate(sent), String::new()));
-    }
+    steps.push(Step::new("Sent", rates.map_or_else(unknown, |(_, sent)| rate(sent)), String::new()));
     steps.push(Step { is_beside: true, ..Step::new("Delayed", count("delayed", "/delayed", "wait"), lag("parked")) });
     let keys = Step::new("Keys with messages behind", count("blocked_keys", "/keys", "wait"), String::new());
     steps.push(Step { is_beside: true, ..keys });
