@@ -7,6 +7,9 @@ use super::{
     request, rows, table, text, tone,
 };
 
+/// Most rows that a page looks at: half a second where all of them have to be counted out.
+const BUDGET: &str = "40000";
+
 pub(super) async fn view(visit: &Visit<'_>) -> Result<View, ApiRefusal> {
     const NAMES: [&str; 7] = ["topic", "key", "type", "state", "since", "until", "below"];
     let one = visit.query.get("message");
@@ -34,6 +37,7 @@ pub(super) async fn view(visit: &Visit<'_>) -> Result<View, ApiRefusal> {
     view.blocks.push(Block::Filter(Filter { action: "/messages".to_owned(), fields, submit: "Find" }));
     let mut parameters = visit.in_address(&NAMES);
     parameters.iter_mut().filter(|(name, _)| *name == "key").for_each(|(_, value)| *value = key);
+    parameters.push(("budget", BUDGET));
     let [found] = visit.answers(&mut view, [request("messages/list", &parameters)]).await?;
     if found.is_null() {
         return Ok(view);
@@ -42,7 +46,8 @@ pub(super) async fn view(visit: &Visit<'_>) -> Result<View, ApiRefusal> {
     let columns = ["id", "enqueued_at", "topic", "event_type", "state", "reason", "attempts", "error"];
     let more = found.get("next").and_then(Value::as_u64).map(|next| {
         let next = next.to_string();
-        let query = parameters.iter().copied().filter(|(name, _)| *name != "below").chain([("below", next.as_str())]);
+        let query = parameters.iter().copied().filter(|(name, _)| !matches!(*name, "below" | "budget"));
+        let query = query.chain([("below", next.as_str())]);
         Link::to("Go on with older messages", href("/messages", query))
     });
     let is_number = !found_by.is_empty() && found_by.bytes().all(|byte| byte.is_ascii_digit());
