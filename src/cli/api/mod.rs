@@ -27,7 +27,7 @@ use tokio::{
 };
 
 pub(super) use self::request::paths;
-use self::{access::AT_ONCE, listen::Listening, outboxes::AnswerSource};
+use self::{access::AT_ONCE, listen::Listening, outboxes::OutboxSource};
 pub(super) use self::{
     access::{Access, ApiRefusal, Caller},
     request::Request,
@@ -141,7 +141,7 @@ pub(super) struct Api {
     /// `console.trace_url`
     pub(super) trace_url: String,
     pub(super) rates: console::Rates,
-    source: AnswerSource,
+    source: OutboxSource,
     places: Semaphore,
 }
 
@@ -232,8 +232,8 @@ impl Api {
             let _own = places.acquire().await.ok();
             let _place = self.places.acquire().await.ok();
             match &self.source {
-                AnswerSource::Database(loaded) => answers(loaded, &commands).await,
-                AnswerSource::Api(client) => {
+                OutboxSource::Database(loaded) => answers(loaded, &commands).await,
+                OutboxSource::Api(client) => {
                     let mut answers = Vec::new();
                     for request in requests {
                         answers.push(outboxes::forward(client, request, caller, within).await);

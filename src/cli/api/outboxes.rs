@@ -13,12 +13,12 @@ use crate::{
 };
 
 /// The source of the answers about an outbox.
-pub(super) enum AnswerSource {
+pub(super) enum OutboxSource {
     Database(Box<Loaded>),
     Api(ApiClient),
 }
 
-impl AnswerSource {
+impl OutboxSource {
     fn new(loaded: Loaded) -> anyhow::Result<Self> {
         let Config { console, .. } = &loaded.config;
         if console.via.is_empty() {
@@ -85,7 +85,7 @@ pub(super) fn open(site: &Arc<Site>, loaded: Loaded) -> anyhow::Result<Vec<Arc<A
         let base = if name.is_empty() { site.root.clone() } else { format!("{}/o/{name}", site.root) };
         let own = loaded.config.console.trace_url.clone();
         let trace_url = if own.is_empty() { trace_url.clone() } else { own };
-        let source = AnswerSource::new(loaded)?;
+        let source = OutboxSource::new(loaded)?;
         let site = Arc::clone(site);
         let places = Semaphore::new(CONNECTIONS);
         Ok(Arc::new(Api { site, name, base, trace_url, rates: Rates::default(), source, places }))

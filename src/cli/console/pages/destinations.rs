@@ -9,7 +9,7 @@ use super::{
 
 /// What is known of a sink, or of a destination as `kafka/orders`.
 #[derive(Default)]
-struct Known {
+struct DestinationState {
     problem: String,
     waiting: u64,
     dead: u64,
@@ -26,10 +26,11 @@ pub(super) async fn view(visit: &Visit<'_>) -> Result<View, ApiRefusal> {
         request("dead/list", &[("group_by", "error")]),
     ];
     let [status, instances, controls, delayed, dead] = visit.answers(&mut view, requests).await?;
-    let mut known: BTreeMap<String, Known> = sinks(&instances).into_iter().map(|it| (it, Known::default())).collect();
+    let mut known: BTreeMap<String, DestinationState> =
+        sinks(&instances).into_iter().map(|it| (it, DestinationState::default())).collect();
     for (sink, refusal) in status.get("sinks_down").and_then(Value::as_object).into_iter().flatten() {
         let problem = refusal.as_str().unwrap_or_default().to_owned();
-        known.insert(sink.clone(), Known { problem, ..Known::default() });
+        known.insert(sink.clone(), DestinationState { problem, ..DestinationState::default() });
     }
     for pause in rows(&controls).filter(|pause| matches!(text(pause, "kind"), "sink" | "destination")) {
         known.entry(text(pause, "name").to_owned()).or_default().pause = Some(pause.clone());
@@ -82,8 +83,8 @@ fn named(group: &str) -> Option<(&str, &str, &str)> {
     is_name.then_some((reason, name, rest))
 }
 
-fn table(known: &BTreeMap<String, Known>) -> Table {
-    let row = |(name, it): (&String, &Known)| {
+fn table(known: &BTreeMap<String, DestinationState>) -> Table {
+    let row = |(name, it): (&String, &DestinationState)| {
         let kind = if name.contains('/') { "destination" } else { "sink" };
         let (state, tone) = match (&it.pause, it.problem.is_empty()) {
             (Some(_), _) => ("paused", "wait"),

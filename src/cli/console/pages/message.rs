@@ -24,7 +24,7 @@ pub(super) async fn view(visit: &Visit<'_>, id: &str) -> Result<View, ApiRefusal
     }
     let requests = [request("inbox/show", &[("message", message_id)]), request("inbox/retries", &[])];
     let [outcomes, retries] = visit.answers(&mut view, requests).await?;
-    let known = Known { why: &why, outcomes: &outcomes, retries: &retries };
+    let known = MessageAnswers { why: &why, outcomes: &outcomes, retries: &retries };
     known.show(visit, &mut view, id);
     view.blocks.push(Block::Confirm(Confirm {
         title: "Key, headers and payload".to_owned(),
@@ -46,7 +46,7 @@ pub(super) async fn reveal(visit: &Visit<'_>, id: &str) -> Result<View, ApiRefus
     let message = answers.pop().transpose()?.unwrap_or_default();
     let mut view = View { title: format!("Message {id}"), menu: "/messages", ..View::default() };
     view.commands = vec![format!("relay messages show {id} --reveal --because …")];
-    Known { why: &message, outcomes: &Value::Null, retries: &Value::Null }.show(visit, &mut view, id);
+    MessageAnswers { why: &message, outcomes: &Value::Null, retries: &Value::Null }.show(visit, &mut view, id);
     for name in ["key", "content_type", "headers", "payload"] {
         view.blocks.push(contents(&message, name));
     }
@@ -78,14 +78,14 @@ fn contents(message: &Value, name: &str) -> Block {
 }
 
 /// The answers about a message.
-struct Known<'a> {
+struct MessageAnswers<'a> {
     why: &'a Value,
     outcomes: &'a Value,
     /// Orders to consumers.
     retries: &'a Value,
 }
 
-impl Known<'_> {
+impl MessageAnswers<'_> {
     fn show(&self, visit: &Visit<'_>, view: &mut View, id: &str) {
         let why = self.why;
         let given_up: Vec<_> = self.of_consumers("dead").collect();
