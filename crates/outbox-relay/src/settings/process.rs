@@ -51,8 +51,8 @@ section! {
     keys {}
     given {}
     read {
-        /// The path below which a proxy serves the pages, such as `/outbox`. They answer without it, too.
-        prefix: Text = Optional "/outbox";
+        /// The path below which a proxy serves the pages, such as `/outbox`. They answer at `/`, too.
+        prefix: Text = Default "/";
         /// The address of a message's trace; `{trace_id}` stands for its id.
         trace_url: Text = Optional "https://traces.example/trace/{trace_id}";
         /// A folder with a configuration of each outbox, `NAME.toml`: a section `[database]`, or `console.via`. The
