@@ -188,8 +188,15 @@ async fn the_api_gives_the_answers_of_the_command_line(flavor: Flavor) -> Result
         ensure!(words == "status" || table.0 == table.1, "{words}:\n{}\n{}", table.0, table.1);
         asked.insert(path.split('?').next().unwrap_or_default().to_owned());
     }
+    // It is no command of `--via`.
+    let (status, findings) = api.get("doctor", "bob").await?;
+    let severities = findings.as_array().context("no list of findings")?.iter().map(|it| &it["severity"]);
+    ensure!(
+        status == 200 && severities.clone().count() > 0 && severities.clone().all(|it| it != "problem"),
+        "{findings:#}"
+    );
     // The others give orders, or do not end.
-    asked.extend(["inbox/retry", "jobs/stop", "pause", "resume", "messages/tail"].map(str::to_owned));
+    asked.extend(["doctor", "inbox/retry", "jobs/stop", "pause", "resume", "messages/tail"].map(str::to_owned));
     let page = include_str!("../../docs/api.md");
     let known: BTreeSet<_> =
         page.lines().filter_map(|line| line.strip_prefix("| `/")?.split('`').next().map(str::to_owned)).collect();
