@@ -35,4 +35,3 @@ GRANT INSERT ON outbox_audit_entries TO 'outbox_operator'@'%';
 -- The version check.
 GRANT SELECT ON outbox_migrations TO 'outbox_operator'@'%';
 GRANT SELECT ON outbox_schema TO 'outbox_operator'@'%';
-GRANT SELECT ON outbox_epochs TO 'outbox_operator'@'%';

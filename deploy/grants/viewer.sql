@@ -30,4 +30,3 @@ GRANT SELECT ON outbox_controls TO 'outbox_viewer'@'%';
 -- The version check.
 GRANT SELECT ON outbox_migrations TO 'outbox_viewer'@'%';
 GRANT SELECT ON outbox_schema TO 'outbox_viewer'@'%';
-GRANT SELECT ON outbox_epochs TO 'outbox_viewer'@'%';

@@ -190,6 +190,8 @@ async fn the_api_gives_the_answers_of_the_command_line(flavor: Flavor) -> Result
     }
     // It is no command of `--via`.
     let (status, findings) = api.get("doctor", "bob").await?;
+    let is_of_queue = |it: &Value| it["finding"] == "messages_wait" || it["finding"] == "dead_messages";
+    ensure!(findings.as_array().is_some_and(|all| all.iter().any(is_of_queue)), "{findings:#}");
     let severities = findings.as_array().context("no list of findings")?.iter().map(|it| &it["severity"]);
     ensure!(
         status == 200 && severities.clone().count() > 0 && severities.clone().all(|it| it != "problem"),
