@@ -194,10 +194,10 @@ impl Arguments {
 
     /// Loads the configuration of a command that needs only the database.
     fn database(&self) -> Result<Config, ConfigError> {
-        Ok(self.database_of()?.config)
+        Ok(self.load_for_database()?.config)
     }
 
-    fn database_of(&self) -> Result<Loaded, ConfigError> {
+    fn load_for_database(&self) -> Result<Loaded, ConfigError> {
         load_for_database(&self.inputs())
     }
 

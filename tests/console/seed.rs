@@ -135,7 +135,7 @@ const SETTLED: &str = "SELECT (SELECT COUNT(*) FROM outbox_sent_messages) = 6 \
     AND (SELECT COUNT(*) FROM outbox_delayed WHERE reason = 'no_route') = 1 \
     AND (SELECT COUNT(*) FROM outbox_pending) = 1";
 
-/// What brokers and handlers may have written, and a job.
+/// Texts that brokers and handlers may have written, and a job.
 fn hostile(dead: &Draft) -> String {
     let markup = MARKUP.replace('\'', "''");
     format!(

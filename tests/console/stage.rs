@@ -139,7 +139,7 @@ impl Console {
         self.send(&format!("POST {path}"), &headers, body).await
     }
 
-    /// What a browser sends with a form of the console.
+    /// The headers that a browser sends with a form of the console.
     pub(crate) fn same_origin(&self) -> String {
         format!("Sec-Fetch-Site: same-origin\r\nOrigin: http://127.0.0.1:{}\r\n", self.port())
     }

@@ -91,9 +91,7 @@ impl Access {
     /// Refuses other names than those of this process: a page that a browser on this machine shows could have made its
     /// own name lead here (DNS rebinding).
     fn check_host(&self, headers: &HeaderMap) -> Result<(), ApiRefusal> {
-        let host = text(headers, header::HOST.as_str()).unwrap_or_default();
-        let name = host.rsplit_once(':').filter(|(_, port)| port.bytes().all(|byte| byte.is_ascii_digit()));
-        let name = name.map_or(host, |(name, _)| name);
+        let name = host_name(headers);
         if self.hosts.iter().any(|known| known.eq_ignore_ascii_case(name)) {
             return Ok(());
         }
@@ -168,6 +166,13 @@ impl Access {
         }
         Ok(places)
     }
+}
+
+/// The name of the host that is asked, without its port.
+pub(in crate::cli) fn host_name(headers: &HeaderMap) -> &str {
+    let host = text(headers, header::HOST.as_str()).unwrap_or_default();
+    let name = host.rsplit_once(':').filter(|(_, port)| port.bytes().all(|byte| byte.is_ascii_digit()));
+    name.map_or(host, |(name, _)| name)
 }
 
 /// The caller that a proxy names. The proxy has authenticated itself by its token.

@@ -7,7 +7,10 @@ mod listen;
 mod outboxes;
 mod request;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use anyhow::Context as _;
 use axum::{
@@ -29,7 +32,7 @@ use tokio::{
 pub(super) use self::request::paths;
 use self::{access::AT_ONCE, listen::Listening, outboxes::OutboxSource};
 pub(super) use self::{
-    access::{Access, ApiRefusal, Caller},
+    access::{Access, ApiRefusal, Caller, host_name},
     request::Request,
 };
 use super::{
@@ -43,6 +46,9 @@ use crate::{
 
 /// The time that a request may take.
 const DEADLINE: Duration = Duration::from_secs(30);
+/// The time after which a failed command is one that has waited, for a locked table or for the database. The commands
+/// behind it would wait, too, and get its error.
+const IN_VAIN: Duration = Duration::from_secs(2);
 /// The time that a connection has beside that, and a stop for the requests that run.
 const MARGIN: Duration = Duration::from_secs(10);
 /// Most connections to the database at the same time: of two callers, none keeps the other out.
@@ -60,7 +66,7 @@ pub(super) async fn run(options: &Arguments, has_pages: bool) -> anyhow::Result<
     if options.listen.is_some() {
         return Err(problem("--listen", "it is for `relay run`: give --set api.listen=ADDRESS").into());
     }
-    let loaded = options.database_of()?;
+    let loaded = options.load_for_database()?;
     let _log = log::init(&loaded.config.log)?;
     let root = outboxes::prefix(&loaded.config.console.prefix)?;
     let (listener, access) = open(&loaded.config.api).await?;
@@ -122,7 +128,7 @@ async fn open(config: &ApiConfig) -> anyhow::Result<(Listening, Access)> {
     Ok((Listening::open(address, config.socket.as_deref()).await?, access))
 }
 
-/// What all outboxes of a process share.
+/// The access rules and the path of a process, for all its outboxes.
 pub(super) struct Site {
     pub(super) access: Access,
     /// The path of the first page, without a slash at its end.
@@ -286,10 +292,18 @@ async fn answers(loaded: &Loaded, commands: &[Option<Operate>]) -> Result<Vec<Re
         };
         let process = Answering { via: "api", config };
         let operation = command.operation();
+        let begin = Instant::now();
         let answer = database::within(&mut connection, async |db| operation.answer(db, &process).await).await;
         // After an error a transaction may be open.
         db = answer.is_ok().then_some(connection);
         answers.push(answer.map_err(|error| (StatusCode::UNPROCESSABLE_ENTITY, told(&error).to_string())));
+        if let Some(Err(error)) = answers.last()
+            && begin.elapsed() >= IN_VAIN
+        {
+            let error = error.clone();
+            answers.resize(commands.len(), Err(error));
+            break;
+        }
     }
     Ok(answers)
 }

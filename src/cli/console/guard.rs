@@ -1,4 +1,4 @@
-//! Who may see a page, and which requests are a person's own.
+//! Sessions, and the guards against requests of other sites.
 //!
 //! The cookie is the token itself, so that a token that is taken out of the file ends what was begun with it. A form
 //! has a token of its own, which another site cannot know.
@@ -9,7 +9,7 @@ use outbox_core::Uuid;
 use outbox_relay::settings::is_local;
 use sha2::{Digest as _, Sha256};
 
-use crate::cli::api::{Access, ApiRefusal, Caller};
+use crate::cli::api::{Access, ApiRefusal, Caller, host_name};
 
 /// The cookie where the browser may have no TLS: on this machine.
 const LOCAL_COOKIE: &str = "relay-console";
@@ -94,16 +94,10 @@ fn bearer(token: &str) -> Result<HeaderValue, ApiRefusal> {
         .map_err(|_unfit| (StatusCode::UNAUTHORIZED, "this is no token".to_owned()))
 }
 
-fn is_on_this_machine(headers: &HeaderMap) -> bool {
-    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
-    let name = host.rsplit_once(':').filter(|(_, port)| port.bytes().all(|byte| byte.is_ascii_digit()));
-    is_local(name.map_or(host, |(name, _)| name))
-}
-
 /// Whether the browser may have no TLS. A proxy with TLS may pass on another host.
 fn is_plain(headers: &HeaderMap) -> bool {
     let is_tls = headers.get("x-forwarded-proto").is_some_and(|it| it.as_bytes().eq_ignore_ascii_case(b"https"));
-    is_on_this_machine(headers) && !is_tls
+    is_local(host_name(headers)) && !is_tls
 }
 
 fn set_cookie(headers: &HeaderMap, value: &str, more: &str) -> Result<HeaderValue, ApiRefusal> {

@@ -27,7 +27,7 @@ use serde_json::Value;
 use self::{
     guard::Guard,
     pages::MENU,
-    view::{Block, View, href},
+    view::{Block, View, href, sentence},
 };
 use super::{
     api::{Api, ApiRefusal, Caller, Site},
@@ -76,7 +76,7 @@ struct Fleet {
     apis: Arc<[Arc<Api>]>,
 }
 
-/// What a page is about.
+/// The subject of a page.
 enum Place<'a> {
     Outbox(&'a Api),
     Fleet(&'a [Arc<Api>]),
@@ -157,14 +157,14 @@ async fn answer(site: &Site, place: &Place<'_>, head: &Parts, body: Body) -> Res
             return Ok(Redirect::to(&format!("{base}{to}")).into_response());
         }
         Err((status, problem)) => {
-            (status, View { title: title(status).to_owned(), ..View::default() }, shown(&pages::sentence(&problem)))
+            (status, View { title: title(status).to_owned(), ..View::default() }, shown(&sentence(&problem)))
         }
     };
     let shell = Shell { user: user.as_deref(), form: &form, problem: &problem, ..Shell::new(site, place, &view) };
     Ok((status, html(&shell)).into_response())
 }
 
-/// What a request leads to.
+/// The answer to a request: a page, or the path of another.
 enum Shown {
     Page(StatusCode, View),
     Elsewhere(String),
@@ -196,7 +196,7 @@ async fn visited(
         // The plan again, with what is wrong.
         Err((status @ (StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY), problem)) => {
             let mut view = orders::view(&visit, order).await?;
-            view.blocks.insert(0, Block::Problem(pages::sentence(&problem)));
+            view.blocks.insert(0, Block::Problem(sentence(&problem)));
             Ok(Shown::Page(status, view))
         }
         Err(error) => Err(error),

@@ -5,13 +5,14 @@ use std::collections::VecDeque;
 use axum::http::StatusCode;
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD as BASE64};
 use outbox_core::Uuid;
+use outbox_relay::operate::shown::counted;
 use parking_lot::Mutex;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
 use super::{
     ApiRefusal, Request, Role, Visit,
-    pages::{counted, duplicates, label, sentence},
+    pages::{duplicates, label},
     view::{Block, Cell, Confirm, Field, Link, Table, View, command, href},
 };
 
@@ -31,11 +32,11 @@ static GIVEN: Mutex<VecDeque<Given>> = Mutex::new(VecDeque::new());
 struct Given {
     once: Uuid,
     caller: String,
-    /// What came of it.
+    /// The outcome, as a sentence.
     notice: String,
 }
 
-/// Returns what came of the order that led to this page.
+/// Returns the outcome of the order that led to this page.
 pub(super) fn notice(visit: &Visit<'_>) -> Option<String> {
     let done: Uuid = visit.query.get("done").parse().ok()?;
     let given = GIVEN.lock();
@@ -49,11 +50,11 @@ struct Order {
     title: &'static str,
     /// The text of its button; `{}` stands for its messages.
     submit: &'static str,
-    /// What a person should know before.
+    /// A sentence before the button.
     warning: Option<&'static str>,
     /// Whether it has a plan; the others do one thing.
     has_plan: bool,
-    /// What came of it, if it is no job.
+    /// The outcome, as a sentence, of an order that is no job.
     done: &'static str,
 }
 
@@ -194,7 +195,7 @@ async fn planned_messages(
     let plan = match visit.ask_one(request).await {
         Ok(answer) => answer.get("plan").cloned().unwrap_or_default(),
         Err((StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY, problem)) => {
-            view.blocks.push(Block::Problem(sentence(&problem)));
+            view.problem(&problem);
             return Ok(None);
         }
         Err(error) => return Err(error),
@@ -228,7 +229,7 @@ async fn planned_messages(
     Ok(Some((messages, digest(&plan))))
 }
 
-/// What may be given beside the reason: [`FILLED`].
+/// Returns the fields beside that of the reason: [`FILLED`].
 fn fields(visit: &Visit<'_>, order: &Order, count: u64) -> Vec<Field> {
     let mut fields = Vec::new();
     if order.path == "pause" {
@@ -332,7 +333,7 @@ pub(super) async fn give(visit: &Visit<'_>, path: &str) -> Result<String, ApiRef
             }
             Ok(to)
         }
-        // Nobody knows whether it was given.
+        // The order may have been given.
         Err(error @ (StatusCode::BAD_GATEWAY | StatusCode::GATEWAY_TIMEOUT, _)) => Err(error),
         Err(error) => {
             // It can be corrected, and sent again.
@@ -362,7 +363,7 @@ async fn carry_out(visit: &Visit<'_>, order: &Order, because: &str) -> Result<Op
     let parameters = parameters(visit);
     let mut request = Request { path: order.path.to_owned(), parameters };
     if order.has_plan {
-        // What is ordered must be what was seen.
+        // The order is for the messages that the person saw.
         let parameters = request.parameters.iter().filter(|(name, _)| !FILLED.contains(&name.as_str()));
         let plan = Request { path: order.path.to_owned(), parameters: parameters.cloned().collect() };
         let plan = visit.ask_one(&plan).await?;

@@ -1,4 +1,4 @@
-//! What pages are made of.
+//! The parts of pages.
 
 use outbox_relay::operate::shown::{shown, span};
 use serde_json::Value;
@@ -25,6 +25,14 @@ pub(super) struct View {
 }
 
 impl View {
+    /// Adds a problem, once.
+    pub(super) fn problem(&mut self, problem: &str) {
+        let problem = sentence(problem);
+        if !self.blocks.iter().any(|block| matches!(block, Block::Problem(known) if *known == problem)) {
+            self.blocks.push(Block::Problem(problem));
+        }
+    }
+
     /// The page with its sentences as they may be shown: errors and keys in them are of anybody.
     pub(super) fn safe(mut self) -> Self {
         self.title = shown(&self.title);
@@ -52,6 +60,14 @@ impl View {
         text.extend(["\n```sh\n", &self.commands.join("\n"), "\n```\n"]);
         text
     }
+}
+
+/// A text with a capital at its beginning and a full stop at its end.
+pub(super) fn sentence(text: &str) -> String {
+    let mut letters = text.chars();
+    let first = letters.next().map(|first| first.to_uppercase().to_string()).unwrap_or_default();
+    let stop = if text.ends_with(['.', ':']) { "" } else { "." };
+    format!("{first}{}{stop}", letters.as_str())
 }
 
 /// A text that Markdown shows as it is, in a cell of a table, too.
@@ -116,7 +132,7 @@ pub(super) enum Block {
     Code(String, String),
     /// A finding of the doctor.
     Finding(Finding),
-    /// What came of an order, as a sentence.
+    /// The outcome of an order, as a sentence.
     Notice(String),
     /// An error, as a sentence.
     Problem(String),
@@ -242,7 +258,7 @@ pub(super) struct Confirm {
     pub(super) hidden: Vec<(String, String)>,
     /// The reason that was given before.
     pub(super) because: String,
-    /// What may be given beside the reason.
+    /// Fields beside that of the reason.
     pub(super) fields: Vec<Field>,
     /// The number of messages, to be typed in.
     pub(super) count: Option<u64>,

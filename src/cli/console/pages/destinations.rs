@@ -7,7 +7,7 @@ use super::{
     order_of, orders, request, rows, text,
 };
 
-/// What is known of a sink, or of a destination as `kafka/orders`.
+/// The state of a sink, or of a destination such as `kafka/orders`.
 #[derive(Default)]
 struct DestinationState {
     problem: String,
@@ -67,7 +67,7 @@ pub(super) async fn view(visit: &Visit<'_>) -> Result<View, ApiRefusal> {
     let fields = vec![Field { is_required: true, ..destination }];
     view.blocks.push(Block::Filter(Filter { action: "/order/pause".to_owned(), fields, submit: "Pause…" }));
     view.blocks.push(Block::Text(
-        "What relays do meanwhile".to_owned(),
+        "Tries".to_owned(),
         "A sink or destination that takes nothing is tried with single messages, more rarely each time. Its messages \
          wait without a spent attempt, and others go on. When it takes one, the rest follows by itself."
             .to_owned(),

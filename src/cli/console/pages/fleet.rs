@@ -23,7 +23,7 @@ pub(in crate::cli::console) async fn fleet(apis: &[Arc<Api>], caller: &Caller) -
     let verdict = match (bad, waiting) {
         (0, 0) => "All outboxes send.".to_owned(),
         (0, waiting) => format!("In {} something waits or is paused.", counted(waiting, "outbox", "outboxes")),
-        (bad, _) => format!("{} somebody.", counted(bad, "outbox needs", "outboxes need")),
+        (bad, _) => format!("{} attention.", counted(bad, "outbox needs", "outboxes need")),
     };
     let columns = ["outbox", "verdict", "oldest", "enqueued", "sent", "unsent", "dead", "relays"];
     let table = Table {

@@ -126,7 +126,7 @@ impl MessageAnswers<'_> {
         rows(self.retries).filter(move |it| text(it, "message_id") == id && text(it, "state") != "done")
     }
 
-    /// What can be done, the most helpful first.
+    /// Links to orders and pages, the most helpful first.
     fn links(&self, visit: &Visit<'_>, id: &str) -> Vec<Link> {
         let why = self.why;
         let number = why.get("id").and_then(Value::as_u64).map_or_else(|| id.to_owned(), |number| number.to_string());

@@ -14,6 +14,7 @@ mod unsent;
 use std::{fmt::Display, sync::Arc};
 
 use axum::http::StatusCode;
+use outbox_relay::operate::{jobs::Action, shown::counted};
 use serde_json::Value;
 
 pub(super) use self::{fleet::fleet, replay::duplicates};
@@ -21,6 +22,7 @@ use super::{
     Api, ApiRefusal, Caller, Request, Role, Visit, orders,
     view::{
         Block, Cell, Confirm, Event, Field, Filter, Finding, Link, Step, Table, View, command, grouped, href, moment,
+        sentence,
     },
 };
 
@@ -103,7 +105,7 @@ impl Visit<'_> {
         let answers = match self.api.ask(&self.caller, &requests, false).await {
             Ok(answers) => answers,
             Err((StatusCode::BAD_REQUEST, problem)) => {
-                view.blocks.push(Block::Problem(sentence(&problem)));
+                view.problem(&problem);
                 return Ok(values);
             }
             Err(error) => return Err(error),
@@ -111,7 +113,7 @@ impl Visit<'_> {
         for (value, answer) in values.iter_mut().zip(answers) {
             match answer {
                 Ok(answer) => *value = answer,
-                Err((_, problem)) => view.blocks.push(Block::Problem(sentence(&problem))),
+                Err((_, problem)) => view.problem(&problem),
             }
         }
         Ok(values)
@@ -191,12 +193,12 @@ fn filter(text: &str) -> String {
 
 /// The order that a job or an entry of the audit is of, by the words of its button.
 fn action(word: &str) -> &str {
-    match word {
-        "hurry" => "publish now",
-        "discard-delayed" => "take back",
-        "inbox-retry" => "retry at the consumer",
-        _ => word,
-    }
+    let texts = [
+        (Action::Hurry.word(), "publish now"),
+        (Action::DiscardDelayed.word(), "take back"),
+        ("inbox-retry", "retry at the consumer"),
+    ];
+    texts.iter().find(|(known, _)| *known == word).map_or(word, |(_, text)| text)
 }
 
 fn tone(state: &str) -> &'static str {
@@ -218,20 +220,6 @@ fn number(value: &Value, name: &str) -> u64 {
 
 fn text<'a>(value: &'a Value, name: &str) -> &'a str {
     value.get(name).and_then(Value::as_str).unwrap_or_default()
-}
-
-/// `1 message`, `2 messages`.
-pub(super) fn counted(count: u64, one: &str, many: &str) -> String {
-    let number = grouped(&count.to_string());
-    if count == 1 { format!("{number} {one}") } else { format!("{number} {many}") }
-}
-
-/// A text with a capital at its beginning and a full stop at its end.
-pub(super) fn sentence(text: &str) -> String {
-    let mut letters = text.chars();
-    let first = letters.next().map(|first| first.to_uppercase().to_string()).unwrap_or_default();
-    let stop = if text.ends_with(['.', ':']) { "" } else { "." };
-    format!("{first}{}{stop}", letters.as_str())
 }
 
 /// The page or plan of a command that an answer names, such as `relay delayed retry --reason parked`.

@@ -67,7 +67,7 @@ pub(in crate::cli::console) async fn duplicates(
     if workers > 0 {
         let text = format!(
             "{} of workers are left out unless one is named: without an inbox, each effect would happen again.",
-            counted(workers as u64, "lane", "lanes")
+            counted(workers, "lane", "lanes")
         );
         view.blocks.push(Block::Text("Workers".to_owned(), text));
     }
