@@ -14,8 +14,10 @@ use crate::tools::{cargo, output, packages, watch};
 const FIELDS: [&str; 7] = ["description", "license", "repository", "readme", "keywords", "categories", "rust_version"];
 
 /// Files that a package may contain besides its sources, readme and licences.
-const BESIDE: [(&str, &[&str]); 2] =
-    [("mysql-outbox-core", &["migrations/"]), ("mysql-outbox", &["CHANGELOG.md", "deploy/grants/relay.sql"])];
+const BESIDE: [(&str, &[&str]); 2] = [
+    ("mysql-outbox-core", &["migrations/"]),
+    ("mysql-outbox", &["CHANGELOG.md", "askama.toml", "deploy/grants/relay.sql"]),
+];
 
 /// Files that cargo adds to a package.
 const OF_CARGO: [&str; 4] = [".cargo_vcs_info.json", "Cargo.lock", "Cargo.toml", "Cargo.toml.orig"];
