@@ -208,6 +208,50 @@ async fn sent_messages_are_sent_again_after_a_look_at_the_plan() -> Result<()> {
     stage.recorded("replay", "a consumer lost them", 2).await
 }
 
+/// The orders that wait for a relay or a consumer: what matters here is that they are recorded.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_other_orders_are_recorded() -> Result<()> {
+    // Of one key the first message is dead, and the third one waits behind it; the second one is part of a replay. All
+    // are dead at a consumer.
+    const SCENE: &str = "INSERT INTO outbox_delayed (lane, id, key_hash, bytes, attempts, due_at, holds_key, reason, \
+        error) SELECT lane, id, key_hash, bytes, 0, UTC_TIMESTAMP(6) + INTERVAL 1 HOUR, 0, 'parked', 'down' \
+        FROM outbox_dead WHERE id = 2; \
+        INSERT INTO outbox_delayed (lane, id, key_hash, bytes, attempts, due_at, holds_key, reason) \
+        SELECT lane, id, 7, bytes, 0, TIMESTAMP'9999-12-31 00:00:00', 0, 'behind' FROM outbox_dead WHERE id = 3; \
+        DELETE FROM outbox_dead WHERE id > 1; UPDATE outbox_dead SET key_hash = 7, holds_key = 1; \
+        INSERT INTO outbox_replays (id, job_id) VALUES (2, 9); \
+        INSERT INTO inbox_dead (consumer, message_id, topic, attempts, died_at, reason) \
+        SELECT 'billing', message_id, topic, 3, UTC_TIMESTAMP(6), 'failed' FROM outbox_messages";
+    let (stage, _) = Stage::with_dead(3).await?;
+    stage.database.execute(SCENE).await?;
+    let console = stage.console().await?;
+    let begin = stage.orders().await?;
+    browse(&console, "alice", async |browser| {
+        browser.order("/order/dead/release?all=true", "skip it", None).await?;
+        ordered(browser).await?;
+        follow(browser, "jobs/stop").await?;
+        browser.fill("because", "wait for the team").await?;
+        browser.press().await?;
+        browser.order("/order/delayed/discard?all=true", "not needed", None).await?;
+        ordered(browser).await?;
+        browser.go("/consumers").await?;
+        follow(browser, "inbox/retry").await?;
+        for (count, notice) in [("2", "[role=alert]"), ("3", "[role=status]")] {
+            browser.order("/order/inbox/retry?consumer=billing&all=true", "it is back", Some(count)).await?;
+            ensure!(browser.count(notice).await? == 1, "{count}: {}", browser.text("main").await?);
+        }
+        Ok(())
+    })
+    .await?;
+    stage.recorded("release", "skip it", 1).await?;
+    stage.recorded("discard_delayed", "not needed", 1).await?;
+    let others = "SELECT COUNT(*) FROM outbox_audit WHERE actor = 'alice' AND (action = 'stop' \
+        AND reason = 'wait for the team' OR action = 'inbox-retry' AND reason = 'it is back' AND messages = 3)";
+    ensure!(stage.database.number(others).await? == 2, "a stop or a retry is not in the audit");
+    ensure!(stage.orders().await? - begin == 6, "there are other orders");
+    Ok(())
+}
+
 /// A form that is sent more than once, a second tab, and the way back.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_order_that_is_given_again_changes_nothing_more() -> Result<()> {

@@ -72,12 +72,11 @@ const OVERFLOW: &str = "
     const wide = [...document.querySelectorAll('body *')].filter(it => it.getBoundingClientRect().right > innerWidth);
     return ['wider than ' + innerWidth].concat(wide.map(it => it.outerHTML.slice(0, 120)));";
 
-/// Ends with the violations of all rules, or of one.
+/// Ends with the violations of all rules.
 const CHECK: &str = "
-    const [rule, done] = arguments;
-    const rules = rule ? { runOnly: [rule] } : {};
+    const [done] = arguments;
     const told = it => it.id + ': ' + it.nodes.map(node => node.target + ' ' + node.failureSummary).join('; ');
-    axe.run(document, { ...rules, resultTypes: ['violations'] })
+    axe.run(document, { resultTypes: ['violations'] })
         .then(found => done(found.violations.map(told)), error => done([String(error)]));";
 
 /// The parts of a page that its state decides, in the order of its visit.
@@ -85,9 +84,9 @@ async fn visit(browser: &Browser<'_>, (name, path): &(String, String), axe: &str
     browser.go(path).await?;
     let mut wrong = vec![browser.run(LOOK).await?];
     browser.run(axe).await?;
-    for (scheme, rule) in [("light", Value::Null), ("dark", Value::from("color-contrast"))] {
+    for scheme in ["light", "dark"] {
         browser.scheme(scheme).await?;
-        wrong.push(browser.client.execute_async(CHECK, vec![rule]).await?);
+        wrong.push(browser.client.execute_async(CHECK, vec![]).await?);
         browser.shoot(&format!("{name}-{scheme}")).await?;
     }
     browser.scheme("light").await?;
@@ -122,10 +121,15 @@ pub(crate) async fn visit_all(browser: &Browser<'_>, pages: &[(String, String)])
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_page_of_an_empty_outbox_is_sound() -> Result<()> {
-    let stage = Stage::new(Broker::Kafka).await?;
+async fn every_page_of_an_empty_outbox_and_of_one_message_is_sound() -> Result<()> {
+    let mut stage = Stage::new(Broker::Kafka).await?;
     let console = stage.console().await?;
-    browse(&console, "alice", async |browser| visit_all(browser, &pages("empty")).await).await
+    let _relay = stage.relay()?;
+    browse(&console, "alice", async |browser| visit_all(browser, &pages("empty")).await).await?;
+    let draft = &stage.drafts(1)[0];
+    stage.commit(std::slice::from_ref(draft)).await?;
+    ensure!(stage.arrivals(draft).await? == 1);
+    browse(&console, "alice", async |browser| visit_all(browser, &pages("one")).await).await
 }
 
 #[tokio::test(flavor = "multi_thread")]

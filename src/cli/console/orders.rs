@@ -12,7 +12,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::{
     ApiRefusal, Request, Role, Visit,
-    pages::{duplicates, label},
+    pages::{duplicates, label, number, request, rows, text},
     view::{Block, Cell, Confirm, Field, Link, Table, View, command, href},
 };
 
@@ -98,7 +98,7 @@ const ORDERS: [Order; 10] = [
         ..single(
             "inbox/retry",
             "Let a consumer retry what it gave up",
-            "Retry",
+            "Retry {}",
             "The retry is ordered. The consumer takes it up as soon as it runs.",
         )
     },
@@ -134,17 +134,19 @@ pub(super) async fn view(visit: &Visit<'_>, path: &str) -> Result<View, ApiRefus
     parameters.retain(|(name, _)| !FILLED.contains(&name.as_str()));
     let request = Request { path: order.path.to_owned(), parameters };
     let mut view = View { title: order.title.to_owned(), menu: menu(order.path), ..View::default() };
-    let mut planned = None;
-    if order.has_plan {
-        planned = planned_messages(visit, order, &request, &mut view).await?;
-        if planned.is_none() {
-            view.blocks.push(Block::Orders(vec![Link::to("Back", menu(order.path))]));
-            return Ok(view);
-        }
+    let planned = if order.has_plan {
+        planned_messages(visit, order, &request, &mut view).await?
     } else {
+        let messages = given_up(visit, order).await?;
         let facts = request.parameters.iter().map(|(name, value)| (label(name), Cell::text(value)));
-        view.blocks.push(Block::Facts(facts.collect()));
-    }
+        let messages_fact = (messages > 1).then(|| ("messages".to_owned(), Cell::of(&messages.into())));
+        view.blocks.push(Block::Facts(facts.chain(messages_fact).collect()));
+        Some((messages, String::new()))
+    };
+    let Some((count, seen)) = planned else {
+        view.blocks.push(Block::Orders(vec![Link::to("Back", menu(order.path))]));
+        return Ok(view);
+    };
     let mut shown = request.clone();
     let more = [("yes", "true", order.has_plan), ("because", "…", true)];
     let to = visit.query.get("to");
@@ -152,7 +154,6 @@ pub(super) async fn view(visit: &Visit<'_>, path: &str) -> Result<View, ApiRefus
     let more = more.filter(|(.., is_given)| *is_given);
     shown.parameters.extend(more.map(|(name, value, _)| (name.to_owned(), value.to_owned())));
     view.commands.push(command(&shown));
-    let (count, seen) = planned.unwrap_or_default();
     let once = [(ONCE, Uuid::now_v7().to_string()), (SEEN, seen)].map(|(name, value)| (name.to_owned(), value));
     let is_drain = order.path == "pause" && !visit.query.get("instance").is_empty();
     let is_sink = order.path == "pause" && !visit.query.get("sink").is_empty();
@@ -174,6 +175,16 @@ pub(super) async fn view(visit: &Visit<'_>, path: &str) -> Result<View, ApiRefus
         ..Confirm::default()
     }));
     Ok(view)
+}
+
+/// The messages of an order without a plan: all that a consumer has given up, or one.
+async fn given_up(visit: &Visit<'_>, order: &Order) -> Result<u64, ApiRefusal> {
+    if order.path != "inbox/retry" || visit.query.get("all").is_empty() {
+        return Ok(1);
+    }
+    let consumers = visit.ask_one(&request("inbox/list", &[])).await?;
+    let mut consumers = rows(&consumers).filter(|it| text(it, "consumer") == visit.query.get("consumer"));
+    Ok(consumers.next().map_or(0, |consumer| number(consumer, "dead")))
 }
 
 /// A digest of a plan, by which an order is of the messages that were seen.
@@ -235,7 +246,7 @@ fn fields(visit: &Visit<'_>, order: &Order, count: u64) -> Vec<Field> {
     if order.path == "pause" {
         fields.push(visit.field("for", "For, such as 30m; empty: until it is resumed"));
     }
-    if count > 1 {
+    if order.has_plan && count > 1 {
         fields.push(visit.field("rate", "Most messages a second; empty: 1000"));
     }
     if !visit.query.get("to").is_empty() {
@@ -362,22 +373,25 @@ async fn carry_out(visit: &Visit<'_>, order: &Order, because: &str) -> Result<Op
     let refuse = |text: &str| Err((StatusCode::UNPROCESSABLE_ENTITY, text.to_owned()));
     let parameters = parameters(visit);
     let mut request = Request { path: order.path.to_owned(), parameters };
-    if order.has_plan {
+    let messages = if order.has_plan {
         // The order is for the messages that the person saw.
         let parameters = request.parameters.iter().filter(|(name, _)| !FILLED.contains(&name.as_str()));
         let plan = Request { path: order.path.to_owned(), parameters: parameters.cloned().collect() };
         let plan = visit.ask_one(&plan).await?;
         let plan = plan.get("plan").unwrap_or(&Value::Null);
         let messages = plan.get("messages").and_then(Value::as_u64).unwrap_or_default();
-        let typed: String = visit.query.get("count").chars().filter(char::is_ascii_digit).collect();
         if messages > 0 && visit.query.get(SEEN) != digest(plan) {
             return refuse("nothing was ordered: the messages have changed since the plan. This is the new plan");
         }
-        if messages > 1 && typed != messages.to_string() {
-            let typed = if typed.is_empty() { "no number" } else { &typed };
-            return refuse(&format!("nothing was ordered: the plan has {messages} messages, and {typed} was typed in"));
-        }
         request.parameters.push(("yes".to_owned(), "true".to_owned()));
+        messages
+    } else {
+        given_up(visit, order).await?
+    };
+    let typed: String = visit.query.get("count").chars().filter(char::is_ascii_digit).collect();
+    if messages > 1 && typed != messages.to_string() {
+        let typed = if typed.is_empty() { "no number" } else { &typed };
+        return refuse(&format!("nothing was ordered: the order has {messages} messages, and {typed} was typed in"));
     }
     request.parameters.push(("because".to_owned(), because.to_owned()));
     let mut answers = visit.api.ask(&visit.caller, std::slice::from_ref(&request), true).await?;

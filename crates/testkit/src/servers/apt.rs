@@ -86,6 +86,8 @@ impl Apt {
             "Dir::Etc::SourceParts=/dev/null".into(),
             "Debug::NoLocking=true".into(),
             "APT::Sandbox::User=".into(),
+            // A mirror may be a snapshot. What comes from it is signed, and serves tests only.
+            "Acquire::Check-Valid-Until=false".into(),
             "Acquire::Languages=none".into(),
             "Acquire::Retries=3".into(),
             "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false".into(),

@@ -91,7 +91,7 @@ pub(super) fn missing(path: &str) -> ApiRefusal {
     (StatusCode::NOT_FOUND, format!("There is no page {path}. Choose one above."))
 }
 
-fn request(path: &str, parameters: &[(&str, &str)]) -> Request {
+pub(super) fn request(path: &str, parameters: &[(&str, &str)]) -> Request {
     let given = parameters.iter().filter(|(_, value)| !value.is_empty());
     let parameters = given.map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
     Request { path: path.to_owned(), parameters }
@@ -210,15 +210,15 @@ fn tone(state: &str) -> &'static str {
     }
 }
 
-fn rows(list: &Value) -> impl Iterator<Item = &Value> {
+pub(super) fn rows(list: &Value) -> impl Iterator<Item = &Value> {
     list.as_array().into_iter().flatten()
 }
 
-fn number(value: &Value, name: &str) -> u64 {
+pub(super) fn number(value: &Value, name: &str) -> u64 {
     value.get(name).and_then(Value::as_u64).unwrap_or_default()
 }
 
-fn text<'a>(value: &'a Value, name: &str) -> &'a str {
+pub(super) fn text<'a>(value: &'a Value, name: &str) -> &'a str {
     value.get(name).and_then(Value::as_str).unwrap_or_default()
 }
 
