@@ -1,4 +1,4 @@
-//! The manifests in `deploy/kubernetes` are what the Kubernetes API takes, and their configuration is what a relay
+//! The manifests in `deploy/kubernetes`, which `deploy/helm/check` renders from the chart, are what the Kubernetes API takes, and their configuration is what a relay
 //! takes.
 
 #![expect(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may fail")]
@@ -9,7 +9,7 @@ use k8s_openapi::{
     api::{
         apps::v1::Deployment,
         batch::v1::Job,
-        core::v1::{ConfigMap, Container, PodSpec, Secret},
+        core::v1::{ConfigMap, Container, PodSpec},
         networking::v1::NetworkPolicy,
         policy::v1::PodDisruptionBudget,
     },
@@ -43,15 +43,16 @@ fn pod() -> (PodSpec, Container) {
     (pod, container)
 }
 
-/// Returns the configuration in the `ConfigMap`, read with the files of the `Secret`.
+/// Returns the configuration in the `ConfigMap`, read with a file for each secret that it names.
 fn config() -> Config {
     let folder = tempfile::tempdir().unwrap();
-    for (name, text) in manifest::<Secret>("Secret").string_data.unwrap() {
-        fs::write(folder.path().join(name), text).unwrap();
+    let text = manifest::<ConfigMap>("ConfigMap").data.unwrap().remove("relay.toml").unwrap();
+    for rest in text.split(SECRETS).skip(1) {
+        let name = rest.split('"').next().and_then(|name| name.strip_prefix('/')).unwrap();
+        fs::write(folder.path().join(name), "a secret").unwrap();
     }
-    let data = manifest::<ConfigMap>("ConfigMap").data.unwrap();
     let file = folder.path().join("relay.toml");
-    fs::write(&file, data["relay.toml"].replace(SECRETS, &folder.path().to_string_lossy())).unwrap();
+    fs::write(&file, text.replace(SECRETS, &folder.path().to_string_lossy())).unwrap();
     let mut inputs = Inputs::default();
     inputs.file = Some(file);
     load(&inputs).unwrap_or_else(|error| panic!("{error}")).config
@@ -59,7 +60,7 @@ fn config() -> Config {
 
 #[test]
 fn every_manifest_is_one_of_the_kubernetes_api() {
-    assert_eq!(MANIFESTS.matches("\nkind: ").count(), 5);
+    assert_eq!(MANIFESTS.matches("\nkind: ").count(), 4);
     pod();
     config();
     let labels = manifest::<Deployment>("Deployment").spec.unwrap().selector.match_labels;
@@ -114,8 +115,7 @@ fn the_relay_can_read_its_files_and_write_none() {
 /// The account of the relays cannot make tables, and theirs is not in a pod of a relay.
 #[test]
 fn the_migration_is_a_job_with_an_account_of_its_own() {
-    assert_eq!(MIGRATION.matches("\nkind: ").count(), 2);
-    let secret = manifest_of::<Secret>(MIGRATION, "Secret");
+    assert_eq!(MIGRATION.matches("\nkind: ").count(), 1);
     let pod = manifest_of::<Job>(MIGRATION, "Job").spec.unwrap().template.spec.unwrap();
     let (relays, relay) = self::pod();
     let job = pod.containers[0].clone();
@@ -123,9 +123,9 @@ fn the_migration_is_a_job_with_an_account_of_its_own() {
     assert_eq!(pod.security_context, relays.security_context);
     assert_eq!(job.args.unwrap(), ["migrate", "up"]);
     let volume = pod.volumes.unwrap()[0].secret.clone().unwrap();
-    assert_eq!((volume.secret_name, volume.default_mode), (secret.metadata.name, Some(0o440)));
+    assert_eq!((volume.secret_name.as_deref(), volume.default_mode), (Some("outbox-migrate"), Some(0o440)));
     let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("database_password"), &secret.string_data.unwrap()["database_password"]).unwrap();
+    fs::write(folder.path().join("database_password"), "a secret").unwrap();
     let folder = folder.path().to_string_lossy().into_owned();
     let mut inputs = Inputs::default();
     inputs.variables =
