@@ -2,7 +2,7 @@
 
 use std::{fmt::Debug, hash::Hash};
 
-use stateright::{Checker as _, Expectation, HasDiscoveries, Model, Path};
+use stateright::{Checker, Expectation, HasDiscoveries, Model, Path};
 
 /// Visits every state. Returns the properties that are sometimes true and were.
 pub(crate) fn check<M>(protocol: M) -> Vec<&'static str>
@@ -14,6 +14,14 @@ where
 {
     let checker = protocol.checker().threads(2).spawn_bfs().join();
     eprintln!("{} states, {} steps deep", checker.unique_state_count(), checker.max_depth());
+    reached(&checker)
+}
+
+/// The properties that are sometimes true and were. Panics if an invariant did not hold.
+pub(crate) fn reached<M>(checker: &impl Checker<M>) -> Vec<&'static str>
+where
+    M: Model<State: Debug + Hash + Clone + PartialEq, Action: Debug + Clone + PartialEq>,
+{
     let mut reached: Vec<_> = checker.discoveries().into_keys().collect();
     reached.retain(|name| {
         let is_failure = checker.model().property(name).expectation == Expectation::Always;
