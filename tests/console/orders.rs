@@ -240,6 +240,8 @@ async fn the_other_orders_are_recorded() -> Result<()> {
             browser.order("/order/inbox/retry?consumer=billing&all=true", "it is back", Some(count)).await?;
             ensure!(browser.count(notice).await? == 1, "{count}: {}", browser.text("main").await?);
         }
+        browser.go("/order/inbox/retry?consumer=nobody&all=true").await?;
+        ensure!(browser.text("main").await?.contains("has given up no message"), "{}", browser.text("main").await?);
         Ok(())
     })
     .await?;

@@ -1,5 +1,5 @@
-//! The manifests in `deploy/kubernetes`, which `deploy/helm/check` renders from the chart, are what the Kubernetes API takes, and their configuration is what a relay
-//! takes.
+//! The manifests in `deploy/kubernetes`, which `deploy/helm/check` renders from the chart, are what the Kubernetes API
+//! takes, and their configuration is what a relay takes.
 
 #![expect(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may fail")]
 
@@ -20,6 +20,8 @@ use serde_json::Value;
 
 const MANIFESTS: &str = include_str!("../../deploy/kubernetes/relay.yaml");
 const MIGRATION: &str = include_str!("../../deploy/kubernetes/migrate.yaml");
+const CHART: &str = include_str!("../../deploy/helm/outbox-relay/Chart.yaml");
+const VALUES: &str = include_str!("../../deploy/helm/outbox-relay/values.yaml");
 /// The folder of the secrets in a pod.
 const SECRETS: &str = "/run/secrets/outbox";
 
@@ -69,6 +71,21 @@ fn every_manifest_is_one_of_the_kubernetes_api() {
     assert_eq!(budget.selector.unwrap().match_labels, labels);
     let policy = manifest::<NetworkPolicy>("NetworkPolicy").spec.unwrap();
     assert_eq!(policy.pod_selector.unwrap().match_labels, labels);
+}
+
+/// Without Helm this finds a chart that was not rendered again, if its values or its version have changed.
+#[test]
+fn the_manifests_are_of_the_chart_and_of_this_version() {
+    let [chart, values] = [CHART, VALUES].map(|text| serde_yaml_ng::from_str::<Value>(text).unwrap());
+    let version = env!("CARGO_PKG_VERSION");
+    assert_eq!([&chart["version"], &chart["appVersion"]], [version, version]);
+    let (_, container) = pod();
+    let repository = values["image"]["repository"].as_str().unwrap();
+    assert_eq!(container.image, Some(format!("{repository}:{version}")));
+    let resources = serde_json::to_value(container.resources).unwrap();
+    assert_eq!(resources, values["resources"]);
+    let text = manifest::<ConfigMap>("ConfigMap").data.unwrap().remove("relay.toml").unwrap();
+    assert_eq!(text.trim_end(), values["config"].as_str().unwrap().trim_end());
 }
 
 #[test]

@@ -113,7 +113,8 @@ async fn replays_go_one_after_the_other_and_take_a_message_once(flavor: Flavor) 
         order(&stage, "replay --all", &[]).await?;
     }
     let _relays = [stage.relay()?, stage.relay()?];
-    let is_later_begun = format!("SELECT COUNT(*) > 0 FROM outbox_jobs WHERE job_id > {first} AND done > 0");
+    let is_later_begun =
+        format!("SELECT COUNT(*) > 0 FROM outbox_jobs WHERE job_id > {first} AND (done > 0 OR ended_at IS NOT NULL)");
     stage.database.wait_for(PATIENCE, &is_later_begun).await?;
     let open = format!("SELECT COUNT(*) FROM outbox_jobs WHERE job_id = {first} AND ended_at IS NULL");
     ensure!(stage.database.number(&open).await? == 0, "a later replay began before the first one had ended");

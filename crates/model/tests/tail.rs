@@ -89,7 +89,7 @@ fn with_two_messages_and_a_fault_every_invariant_holds_and_everything_is_seen() 
     larger();
 }
 
-/// With `./dev model`: more of everything. Two relays with two faults have more states than 23 GiB of memory hold.
+/// With `./dev model`: more of everything. The states of the first world that is walked through passed 23 GiB.
 fn larger() {
     if std::env::var_os("OUTBOX_MODEL_LARGE").is_none() {
         return;

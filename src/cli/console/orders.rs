@@ -137,11 +137,9 @@ pub(super) async fn view(visit: &Visit<'_>, path: &str) -> Result<View, ApiRefus
     let planned = if order.has_plan {
         planned_messages(visit, order, &request, &mut view).await?
     } else {
-        let messages = given_up(visit, order).await?;
         let facts = request.parameters.iter().map(|(name, value)| (label(name), Cell::text(value)));
-        let messages_fact = (messages > 1).then(|| ("messages".to_owned(), Cell::of(&messages.into())));
-        view.blocks.push(Block::Facts(facts.chain(messages_fact).collect()));
-        Some((messages, String::new()))
+        view.blocks.push(Block::Facts(facts.collect()));
+        Some((given_up(visit, order).await?, String::new()))
     };
     let Some((count, seen)) = planned else {
         view.blocks.push(Block::Orders(vec![Link::to("Back", menu(order.path))]));
@@ -183,8 +181,10 @@ async fn given_up(visit: &Visit<'_>, order: &Order) -> Result<u64, ApiRefusal> {
         return Ok(1);
     }
     let consumers = visit.ask_one(&request("inbox/list", &[])).await?;
-    let mut consumers = rows(&consumers).filter(|it| text(it, "consumer") == visit.query.get("consumer"));
-    Ok(consumers.next().map_or(0, |consumer| number(consumer, "dead")))
+    let consumer = rows(&consumers).find(|it| text(it, "consumer") == visit.query.get("consumer"));
+    let messages = consumer.map(|consumer| number(consumer, "dead")).filter(|messages| *messages > 0);
+    let none = || (StatusCode::UNPROCESSABLE_ENTITY, "nothing was ordered: it has given up no message".to_owned());
+    messages.ok_or_else(none)
 }
 
 /// A digest of a plan, by which an order is of the messages that were seen.
