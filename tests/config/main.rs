@@ -125,6 +125,7 @@ fn everything_can_be_given_in_the_environment() {
         .variable("RELAY__SINKS__MAIN__TYPE", "kafka")
         .variable("RELAY__SINKS__MAIN__BROKERS", "kafka:9093")
         .variable("RELAY__SINKS__MAIN__PROPERTIES__SECURITY_PROTOCOL", "SASL_SSL")
+        .variable("RELAY__SINKS__MAIN__PROPERTIES__SASL_MECHANISM", "PLAIN")
         .variable("RELAY__ROUTES__0__TOPICS", "*")
         .variable("RELAY__ROUTES__0__SINK", "main")
         .variable("RELAY__RELAY__LANES", "0,7")

@@ -23,6 +23,26 @@ fn another_machine_is_reached_by_tls_unless_the_configuration_says_otherwise() {
 }
 
 #[test]
+fn logins_of_kafka_that_the_program_does_not_know_are_refused() {
+    let sink = "[sinks.k]\ntype = \"kafka\"\nbrokers = \"localhost:9092\"\nproperties = { \"security.protocol\" = \
+                \"SASL_PLAINTEXT\"";
+    let kerberos = "`sinks.k.properties`: set `sasl.mechanism` to PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER: \
+                    Kerberos (GSSAPI), the default, is not in this program";
+    let tokens = "`sinks.k.properties`: set `sasl.oauthbearer.method` to oidc: the relay takes its tokens from an issuer \
+                  alone";
+    for (more, expected) in [
+        ("", kerberos),
+        (", \"sasl.mechanism\" = \"GSSAPI\"", kerberos),
+        (", \"sasl.mechanism\" = \"OAUTHBEARER\"", tokens),
+    ] {
+        let problems = problems_with(&format!("{sink}{more} }}\n"));
+        assert!(matches!(&*problems, [one] if one.ends_with(expected)), "{problems:?}");
+    }
+    let oidc = ", \"sasl.mechanism\" = \"OAUTHBEARER\", \"sasl.oauthbearer.method\" = \"oidc\" }\n";
+    Case::new(&format!("{GOOD}{sink}{oidc}")).load();
+}
+
+#[test]
 fn urls_that_cannot_be_used_are_refused_and_not_repeated() {
     for (url, expected) in [
         (

@@ -5,6 +5,7 @@
 mod check;
 mod impostors;
 mod login;
+mod oidc;
 mod rotation;
 mod split;
 mod tls;

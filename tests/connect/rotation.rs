@@ -68,15 +68,15 @@ async fn a_password_of_the_database_that_is_changed_is_read_again() -> Result<()
 }
 
 /// The state that the tests of both brokers share.
-struct Rotation {
-    database: Database,
+pub(crate) struct Rotation {
+    pub(crate) database: Database,
     ledger: Ledger,
-    topic: Topic,
+    pub(crate) topic: Topic,
     folder: tempfile::TempDir,
 }
 
 impl Rotation {
-    async fn new(topic: Topic) -> Result<Self> {
+    pub(crate) async fn new(topic: Topic) -> Result<Self> {
         let database = Database::create(Flavor::MySql).await?;
         let folder = tempfile::tempdir()?;
         let rotation = Self { database, ledger: Ledger::new(), topic, folder };
@@ -92,12 +92,16 @@ impl Rotation {
         Ok(fs::write(self.file(), password)?)
     }
 
-    fn settings(&self) -> Result<Settings> {
+    pub(crate) fn settings(&self) -> Result<Settings> {
         Ok(Settings::new(&self.database.url_as(Account::Relay)?).patient())
     }
 
     /// Checks that messages of one key arrive before, during and after `rotate`.
-    async fn survives(mut self, settings: Settings, rotate: impl AsyncFnOnce(&Self) -> Result<()>) -> Result<()> {
+    pub(crate) async fn survives(
+        mut self,
+        settings: Settings,
+        rotate: impl AsyncFnOnce(&Self) -> Result<()>,
+    ) -> Result<()> {
         let relay = Relay::start(env!("CARGO_BIN_EXE_relay"), &settings)?;
         let change = async {
             self.database.wait_for(PATIENCE, "SELECT COUNT(*) > 0 FROM outbox_sent").await?;
@@ -118,7 +122,7 @@ impl Rotation {
         judge(&self.ledger.entries(), self.topic.read().await?, &tables).assert_ok(&expected)
     }
 
-    async fn commit(&self) -> Result<()> {
+    pub(crate) async fn commit(&self) -> Result<()> {
         for number in 0..100 {
             let draft = [Draft::new(self.topic.name(), format!("payload {number}"))];
             load::commit(&self.database, &self.ledger, &draft, |message| message).await?;

@@ -66,6 +66,27 @@ impl KafkaConfig {
     pub fn new(brokers: impl Into<String>) -> Self {
         Self { properties: BTreeMap::new(), brokers: brokers.into() }
     }
+
+    /// Returns a login that librdkafka cannot make here, with its property. librdkafka names its build options, or waits
+    /// for a token for ever.
+    fn login_problem(&self) -> Option<(&'static str, &'static str)> {
+        let given = |name| self.properties.get(name).map(Secret::text);
+        if !given("security.protocol")?.to_lowercase().starts_with("sasl") {
+            return None;
+        }
+        match given("sasl.mechanism").or(given("sasl.mechanisms")).unwrap_or("GSSAPI") {
+            "GSSAPI" => Some((
+                "security.protocol",
+                "set `sasl.mechanism` to PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER: Kerberos (GSSAPI), the \
+                 default, is not in this program",
+            )),
+            "OAUTHBEARER" if given("sasl.oauthbearer.method") != Some("oidc") => Some((
+                "sasl.mechanism",
+                "set `sasl.oauthbearer.method` to oidc: the relay takes its tokens from an issuer alone",
+            )),
+            _ => None,
+        }
+    }
 }
 
 /// The time that a Kafka broker has for a reply, in milliseconds as librdkafka takes them. Then its connection ends,
@@ -112,6 +133,9 @@ impl Broker for KafkaConfig {
             for problem in problems(name, value) {
                 section.note(&format!("{path}.{name}"), format!("`{path}`: {problem}"));
             }
+        }
+        if let Some((name, problem)) = self.login_problem() {
+            section.note(&format!("{path}.{name}"), format!("`{path}`: {problem}"));
         }
         if speaks_tls(self) || section.allows_plaintext() {
             return;
