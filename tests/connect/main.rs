@@ -4,6 +4,7 @@
 
 mod check;
 mod impostors;
+mod issuer;
 mod login;
 mod oidc;
 mod rotation;

@@ -1,113 +1,20 @@
-//! Tokens of an issuer for Kafka (OAUTHBEARER, client credentials), which expire while relays and consumers run.
+//! Tokens of an issuer, which expire while relays and consumers run: for Kafka (OAUTHBEARER, client credentials), and for
+//! RabbitMQ (in the file of the password).
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::{SystemTime, UNIX_EPOCH},
-};
+use std::time::{Duration, Instant};
 
-use anyhow::{Result, anyhow, ensure};
-use axum::{
-    Router,
-    extract::State,
-    http::{
-        HeaderMap, StatusCode,
-        header::{AUTHORIZATION, CONTENT_TYPE},
-    },
-    response::{IntoResponse, Response},
-    routing::{get, post},
-};
-use base64::{
-    Engine as _,
-    engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD as BASE64},
-};
-use hyper::server::conn::http1;
-use hyper_util::{rt::TokioIo, service::TowerToHyperService};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use outbox_consumer::{handler_fn, kafka};
-use outbox_core::sqlx::{self, MySqlPool};
-use ring::{
-    rand::SystemRandom,
-    signature::{ECDSA_P256_SHA256_FIXED_SIGNING as ES256, EcdsaKeyPair, KeyPair as _},
-};
-use serde_json::{Value, json};
+use outbox_core::sqlx::MySqlPool;
 use testkit::{
     consume::{Broker, Topic},
-    servers::{Kafka, until},
+    database::Database,
+    relay::Relay,
+    servers::{Flavor, Kafka, RabbitMq, until},
 };
-use tokio::{net::TcpListener, sync::oneshot, task::JoinSet};
+use tokio::{sync::oneshot, task::JoinSet};
 
-use crate::{check, login::PATIENCE, rotation::Rotation};
-
-/// How long a token is valid, in seconds. librdkafka fetches the next one after four fifths of it.
-const LIFE: u64 = 5;
-
-/// An issuer of tokens: `/token` takes a client's secret, `/keys` has the public key.
-struct Issuer {
-    address: String,
-    key: EcdsaKeyPair,
-    issued: AtomicUsize,
-}
-
-impl Issuer {
-    async fn start(server: &mut JoinSet<()>) -> Result<Arc<Self>> {
-        let random = SystemRandom::new();
-        let wrong = |error| anyhow!("no key: {error}");
-        let pkcs8 = EcdsaKeyPair::generate_pkcs8(&ES256, &random).map_err(|error| anyhow!("no key: {error}"))?;
-        let key = EcdsaKeyPair::from_pkcs8(&ES256, pkcs8.as_ref(), &random).map_err(wrong)?;
-        let listener = TcpListener::bind("127.0.0.1:0").await?;
-        let address = format!("http://{}", listener.local_addr()?);
-        let issuer = Arc::new(Self { address, key, issued: AtomicUsize::new(0) });
-        let routes = Router::new().route("/keys", get(keys)).route("/token", post(token));
-        let routes = routes.with_state(Arc::clone(&issuer));
-        server.spawn(async move {
-            let mut open = JoinSet::new();
-            while let Ok((stream, _)) = listener.accept().await {
-                let service = TowerToHyperService::new(routes.clone());
-                open.spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
-            }
-        });
-        Ok(issuer)
-    }
-
-    fn issued(&self) -> usize {
-        self.issued.load(Ordering::SeqCst)
-    }
-
-    fn sign(&self) -> Result<String> {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
-        let claims = json!({
-            "iss": self.address, "aud": "kafka", "sub": "relay", "scope": "write", "iat": now, "exp": now + LIFE
-        });
-        let head = json!({"alg": "ES256", "kid": "1", "typ": "JWT"});
-        let signed = [head, claims].map(|part| BASE64.encode(part.to_string())).join(".");
-        let signature = self.key.sign(&SystemRandom::new(), signed.as_bytes()).map_err(|error| anyhow!("{error}"))?;
-        Ok(format!("{signed}.{}", BASE64.encode(signature)))
-    }
-}
-
-fn reply(body: &Value) -> Response {
-    ([(CONTENT_TYPE, "application/json")], body.to_string()).into_response()
-}
-
-/// The public key: RFC 7517 and 7518.
-async fn keys(State(issuer): State<Arc<Issuer>>) -> Response {
-    let (x, y) = issuer.key.public_key().as_ref().split_at(1).1.split_at(32);
-    let [x, y] = [x, y].map(|half| BASE64.encode(half));
-    reply(&json!({"keys": [{"kty": "EC", "crv": "P-256", "alg": "ES256", "use": "sig", "kid": "1", "x": x, "y": y}]}))
-}
-
-/// The grant of client credentials: RFC 6749, section 4.4.
-async fn token(State(issuer): State<Arc<Issuer>>, headers: HeaderMap) -> Result<Response, StatusCode> {
-    let login = format!("Basic {}", STANDARD.encode("relay:hunter2"));
-    if headers.get(AUTHORIZATION).is_none_or(|given| given.as_bytes() != login.as_bytes()) {
-        return Err(StatusCode::UNAUTHORIZED);
-    }
-    issuer.issued.fetch_add(1, Ordering::SeqCst);
-    let token = issuer.sign().map_err(|_error| StatusCode::INTERNAL_SERVER_ERROR)?;
-    Ok(reply(&json!({"access_token": token, "token_type": "Bearer", "expires_in": LIFE})))
-}
+use crate::{check, issuer::Issuer, login::PATIENCE, rotation::Rotation};
 
 /// Returns a broker whose listener behind the proxy takes tokens of this issuer until they expire.
 async fn broker(issuer: &str) -> Result<Kafka> {
@@ -162,20 +69,15 @@ async fn tokens_for_kafka_are_fetched_again_before_they_expire() -> Result<()> {
     is_refused(proxy.address(), &foreign, "hunter2", "the broker does not take the issuer's token")?;
     let rotation = Rotation::new(Topic::create_on(Broker::Kafka, &server.bootstrap()).await?).await?;
     let mut settings = rotation.settings()?.with_broker_of(&rotation.topic).kafka(proxy.address());
-    let pool = MySqlPool::connect(rotation.database.url()).await?;
+    let billing = Database::create(Flavor::MySql).await?;
+    let pool = MySqlPool::connect(billing.url()).await?;
     let mut consumer = kafka::Consumer::new(proxy.address(), "billing", pool)?.topic(rotation.topic.name());
     for (name, value) in login(&endpoint, "hunter2") {
         settings = settings.kafka_property(name, value);
         consumer = consumer.property(name, value);
     }
     let (stop, stopped) = oneshot::channel::<()>();
-    let handler = handler_fn(|tx, message| {
-        Box::pin(async move {
-            let effect = sqlx::query("INSERT INTO test_effects (message_id) VALUES (?)");
-            effect.bind(message.id.as_bytes().as_slice()).execute(tx).await?;
-            Ok(())
-        })
-    });
+    let handler = handler_fn(|_tx, _message| Box::pin(async { Ok(()) }));
     let consumer = tokio::spawn(consumer.run(handler, async { drop(stopped.await) }));
     let several = async |rotation: &Rotation| {
         until(PATIENCE, "the tokens of two clients, four times", || async {
@@ -184,12 +86,55 @@ async fn tokens_for_kafka_are_fetched_again_before_they_expire() -> Result<()> {
             Ok(())
         })
         .await?;
-        let processed = "SELECT (SELECT COUNT(*) FROM outbox_sent_messages) = (SELECT COUNT(*) FROM inbox_processed)";
         rotation.database.wait_until_drained(PATIENCE).await?;
-        rotation.database.wait_for(PATIENCE, processed).await
+        let sent = rotation.database.number("SELECT COUNT(*) FROM outbox_sent_messages").await?;
+        billing.wait_for(PATIENCE, &format!("SELECT COUNT(*) >= {sent} FROM inbox_processed")).await
     };
     Box::pin(rotation.survives(settings, several)).await?;
     stop.send(()).map_err(|()| anyhow!("the consumer has ended"))?;
     consumer.await??;
     Ok(())
+}
+
+/// All rights on the virtual host `/`.
+const RIGHTS: &str = "rabbitmq.configure:*/* rabbitmq.write:*/*/* rabbitmq.read:*/*/*";
+
+/// A token that expires costs no message: neither while the file has a new one in time, nor while it has an old one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_for_rabbitmq_is_renewed_from_its_file_and_costs_no_message_if_it_is_not() -> Result<()> {
+    let mut tasks = JoinSet::new();
+    let issuer = Issuer::start(&mut tasks).await?;
+    let key = tempfile::NamedTempFile::new()?;
+    std::fs::write(key.path(), issuer.pem())?;
+    let server = RabbitMq::with_tokens(key.path()).await?;
+    let rotation = Rotation::new(Topic::create_on(Broker::RabbitMq, &server.amqp_url()).await?).await?;
+    let url = server.amqp_url().replace("guest:guest@", "relay@");
+    let settings = rotation.settings()?.with_broker_of(&rotation.topic).rabbitmq(&url);
+    let settings = settings.sink_key("rabbitmq", "password_file", rotation.file());
+    let write = |life| rotation.write(&issuer.sign("rabbitmq", RIGHTS, life)?);
+    let life = Duration::from_secs(20);
+    write(life.as_secs())?;
+    let first = Instant::now();
+    let relay = Relay::start(env!("CARGO_BIN_EXE_relay"), &settings)?;
+    rotation.commit().await?;
+    rotation.database.wait_until_drained(PATIENCE).await.with_context(|| relay.log().unwrap_or_default())?;
+    write(600)?;
+    relay.wait_for_log(PATIENCE, "RabbitMQ has the changed password").await?;
+    until(PATIENCE, "the first token's end", || async {
+        rotation.commit().await?;
+        ensure!(first.elapsed() > life, "not yet");
+        Ok(())
+    })
+    .await?;
+    rotation.database.wait_until_drained(PATIENCE).await.with_context(|| relay.log().unwrap_or_default())?;
+    ensure!(!relay.log()?.contains("the sink is unavailable"), "{}", relay.log()?);
+    write(10)?;
+    until(PATIENCE, "the last token's end", || async {
+        rotation.commit().await?;
+        ensure!(relay.log()?.contains("the sink is unavailable"), "not yet");
+        Ok(())
+    })
+    .await?;
+    write(600)?;
+    rotation.has_lost_nothing(&relay).await
 }

@@ -29,6 +29,12 @@ impl Secret {
         Ok(Self { text: read(&file)?, file: Some(file) })
     }
 
+    /// Whether the text can change: it comes from a file.
+    #[must_use]
+    pub fn is_of_file(&self) -> bool {
+        self.file.is_some()
+    }
+
     /// Returns the text as it was when the configuration was read.
     #[must_use]
     pub fn text(&self) -> &str {

@@ -36,7 +36,7 @@ impl RabbitMq {
     /// When there is no server to start (the error names the alternatives), or it does not answer; then with the end of
     /// its log.
     pub async fn start() -> Result<Self> {
-        Self::launched(|| launch(None)).await
+        Self::launched(|| launch(None, &Plugin::default())).await
     }
 
     /// Starts a node with the management API, which costs about a second and 20 MiB more.
@@ -44,7 +44,24 @@ impl RabbitMq {
     /// # Errors
     /// As [`Self::start`], or when there is one in Docker only.
     pub async fn with_management() -> Result<Self> {
-        Self::launched(|| launch(Some(ports::free_port()?))).await
+        let port = ports::free_port()?;
+        let settings = format!("management.tcp.ip = 127.0.0.1\nmanagement.tcp.port = {port}\n");
+        Self::launched(move || launch(Some(port), &Plugin { name: "rabbitmq_management", settings })).await
+    }
+
+    /// Starts a node that takes a token of OAuth 2 as the password: of this public key, and for the audience
+    /// `rabbitmq`.
+    ///
+    /// # Errors
+    /// As [`Self::with_management`].
+    pub async fn with_tokens(key: &Path) -> Result<Self> {
+        let settings = format!(
+            "auth_backends.1 = rabbit_auth_backend_oauth2\nauth_backends.2 = internal\n\
+             auth_oauth2.resource_server_id = rabbitmq\nauth_oauth2.default_key = 1\n\
+             auth_oauth2.signing_keys.1 = {}\n",
+            key.display()
+        );
+        Self::launched(move || launch(None, &Plugin { name: "rabbitmq_auth_backend_oauth2", settings })).await
     }
 
     async fn launched(launch: impl FnOnce() -> Result<Self> + Send + 'static) -> Result<Self> {
@@ -119,8 +136,15 @@ async fn answers(url: String) -> Result<()> {
     Ok(connection.close(200, "ready".into()).await?)
 }
 
-fn launch(management: Option<u16>) -> Result<RabbitMq> {
-    let origin = if management.is_some() { own_process(Kind::RabbitMq) } else { origin(Kind::RabbitMq) }?;
+/// A plugin, and the lines of the configuration that it needs.
+#[derive(Default)]
+struct Plugin {
+    name: &'static str,
+    settings: String,
+}
+
+fn launch(management: Option<u16>, plugin: &Plugin) -> Result<RabbitMq> {
+    let origin = if plugin.name.is_empty() { origin(Kind::RabbitMq) } else { own_process(Kind::RabbitMq) }?;
     let programs = match &origin {
         Origin::Docker => {
             let compose = Compose::up(Kind::RabbitMq)?;
@@ -133,7 +157,7 @@ fn launch(management: Option<u16>) -> Result<RabbitMq> {
     let port = ports::free_port()?;
     let mapper_port = ports::free_port()?;
     let folder = folder("rabbitmq")?;
-    let environment = Environment::new(folder.path(), port, mapper_port, management)?;
+    let environment = Environment::new(folder.path(), port, mapper_port, plugin)?;
     let mapper = programs.mapper.clone().args(["-address", "127.0.0.1", "-port"]).arg(mapper_port.to_string());
     let mapper = Host::start(mapper, self::folder("epmd")?)?;
     let host = Host::start(environment.of(programs.server), folder)?;
@@ -178,18 +202,12 @@ impl Programs {
 struct Environment(Vec<(&'static str, String)>);
 
 impl Environment {
-    fn new(folder: &Path, port: u16, mapper_port: u16, management: Option<u16>) -> Result<Self> {
+    fn new(folder: &Path, port: u16, mapper_port: u16, plugin: &Plugin) -> Result<Self> {
         let at = |name: &str| folder.join(name).display().to_string();
         fs::create_dir_all(folder.join("data"))?;
         fs::create_dir_all(folder.join("log"))?;
-        let (plugins, settings) = match management {
-            Some(port) => {
-                ("[rabbitmq_management].\n", format!("management.tcp.ip = 127.0.0.1\nmanagement.tcp.port = {port}\n"))
-            }
-            None => ("[].\n", String::new()),
-        };
-        fs::write(folder.join("enabled_plugins"), plugins)?;
-        fs::write(folder.join("rabbitmq.conf"), settings)?;
+        fs::write(folder.join("enabled_plugins"), format!("[{}].\n", plugin.name))?;
+        fs::write(folder.join("rabbitmq.conf"), &plugin.settings)?;
         Ok(Self(vec![
             ("HOME", at("")),
             ("ERL_EPMD_PORT", mapper_port.to_string()),

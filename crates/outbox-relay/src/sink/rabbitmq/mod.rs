@@ -25,6 +25,7 @@ mod link;
 mod plug;
 mod round;
 mod session;
+mod token;
 mod wire;
 
 use std::{

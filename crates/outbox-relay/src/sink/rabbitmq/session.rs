@@ -2,7 +2,10 @@
 
 use std::{
     collections::HashSet,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -21,10 +24,11 @@ use tokio::{
 use super::{
     channels::{Channels, OpenChannel},
     plug::{self, Guard, Plug, Tls},
+    token,
 };
 use crate::{
     driver_errors::{Trouble, explain},
-    settings::RabbitMqConfig,
+    settings::{RabbitMqConfig, Secret},
     sink::PublishError,
     state::backoff::Backoff,
 };
@@ -50,7 +54,7 @@ pub enum ChannelFailure {
 
 /// A connection with its channels. Its socket ends with it.
 pub struct BrokerSession {
-    connection: Connection,
+    connection: Arc<Connection>,
     guard: Guard,
     channels: Channels,
     /// Exchanges that existed at their first publish.
@@ -102,8 +106,12 @@ impl BrokerSession {
         let tls = Tls::of(config);
         let properties = ConnectionProperties::default().with_connection_name(format!("outbox-relay {name}").into());
         let guard = Guard(Plug::default());
+        let used = uri.authority.userinfo.password.clone();
         let connecting = plug::connect(uri, tls, properties, guard.0.clone());
-        let connection = in_time(deadline, connecting).await?;
+        let connection = Arc::new(in_time(deadline, connecting).await?);
+        if let Some(password) = config.password.clone().filter(Secret::is_of_file) {
+            token::renew(&connection, password, used);
+        }
         Ok(Self {
             channels: Channels::new(config.channels, most, connection.configuration().channel_max()),
             connection,

@@ -1,0 +1,34 @@
+//! A password that expires: a token of OAuth 2, in a file that is written again before that.
+
+use std::{sync::Arc, time::Duration};
+
+use lapin::Connection;
+use tokio::{task::spawn_blocking, time::sleep};
+
+use crate::settings::Secret;
+
+/// How often the file is read. Issuers give tokens for minutes at least.
+const LOOK: Duration = Duration::from_secs(5);
+
+/// Gives the broker the password again when its file has changed, until the connection ends. Without that the broker
+/// refuses everything on a connection whose token has expired.
+pub(super) fn renew(connection: &Arc<Connection>, password: Secret, mut known: String) {
+    let connection = Arc::downgrade(connection);
+    tokio::spawn(async move {
+        loop {
+            sleep(LOOK).await;
+            let Some(connection) = connection.upgrade().filter(|it| it.status().connected()) else { return };
+            let file = password.clone();
+            let Ok(current) = spawn_blocking(move || file.current().into_owned()).await else { return };
+            if current == known {
+                continue;
+            }
+            let updated = connection.update_secret(current.as_str().into(), "the file has changed".into()).await;
+            match updated {
+                Ok(()) => tracing::info!("RabbitMQ has the changed password of this connection"),
+                Err(error) => tracing::warn!(%error, "RabbitMQ refuses the changed password of this connection"),
+            }
+            known = current;
+        }
+    });
+}
