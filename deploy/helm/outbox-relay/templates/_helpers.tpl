@@ -1,5 +1,5 @@
 {{- define "outbox.name" -}}
-{{- if contains "outbox-relay" .Release.Name }}{{ .Release.Name }}{{ else }}{{ printf "%s-outbox-relay" .Release.Name | trunc 52 }}{{ end -}}
+{{- if contains "outbox-relay" .Release.Name }}{{ .Release.Name }}{{ else }}{{ printf "%s-outbox-relay" .Release.Name | trunc 52 | trimSuffix "-" }}{{ end -}}
 {{- end }}
 
 {{- define "outbox.labels" -}}
