@@ -5,6 +5,7 @@ mod accounts;
 mod api;
 mod binlog;
 mod canary;
+mod coming;
 mod contract;
 mod controls;
 mod crash;
