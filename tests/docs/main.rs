@@ -121,7 +121,7 @@ fn the_code_of_the_pages_compiles() -> Result<()> {
         compiled += &lines(&fs::read_to_string(root.join(path))?);
     }
     let mut blocks = 0;
-    for path in ["README.md", "docs/worker.md", "docs/testing.md"] {
+    for path in ["README.md", "docs/start.md", "docs/worker.md", "docs/testing.md"] {
         let page = fs::read_to_string(root.join(path))?;
         for block in page.split("```rust\n").skip(1) {
             let (code, _) = block.split_once("```").with_context(|| format!("a block of {path} has no end"))?;

@@ -67,6 +67,41 @@ mod work {
     }
 }
 
+mod start_to_send {
+    use outbox_core::{Message, Outbox, sqlx::MySqlPool};
+
+    #[tokio::main]
+    async fn main() -> anyhow::Result<()> {
+        let pool = MySqlPool::connect("mysql://root@127.0.0.1:3306/shop").await?;
+        let mut tx = pool.begin().await?;
+        // The rows of the service, in this transaction.
+        let placed = Message::new("orders", r#"{"order":42}"#).key("42").event_type("order.placed");
+        println!("{}", Outbox::new().enqueue(&mut tx, placed).await?);
+        Ok(tx.commit().await?)
+    }
+}
+
+mod start_to_receive {
+    use std::collections::HashMap;
+
+    use outbox_consumer::{handler_fn, kafka, stop_signal};
+    use outbox_core::sqlx::MySqlPool;
+
+    #[tokio::main]
+    async fn main() -> anyhow::Result<()> {
+        let pool = MySqlPool::connect("mysql://root@127.0.0.1:3306/shop").await?;
+        let handler = handler_fn(|_tx, message| {
+            Box::pin(async move {
+                let order: HashMap<String, u64> = message.json()?;
+                println!("{} {order:?}", message.id);
+                Ok(())
+            })
+        });
+        let consumer = kafka::Consumer::new("127.0.0.1:9092", "billing", pool)?.topic("orders");
+        Ok(consumer.run(handler, stop_signal()).await?)
+    }
+}
+
 use anyhow::Result;
 use outbox_core::{
     sqlx::MySqlPool,
