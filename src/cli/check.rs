@@ -4,13 +4,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 use clap::Args;
+use outbox_core::store::operate;
 use outbox_relay::sink::Feed;
 use serde_json::Value;
 
 use super::{database, output::Format, run::unusable};
 use crate::{
     config::{Config, Loaded},
-    doctor::{Severity, tables},
+    doctor::{Severity, server::unsupported, tables},
 };
 
 /// The answer for a usable database.
@@ -63,7 +64,14 @@ fn row((checked, found): Checked) -> [Value; 3] {
 
 async fn look_at_database(config: &Config) -> anyhow::Result<String> {
     let mut connection = database::connect(config).await?;
-    let findings = database::within(&mut connection, async |db| Ok(tables::start_up(db, config).await)).await?;
+    let findings = database::within(&mut connection, async |db| {
+        let server = operate::doctor::server(db).await?;
+        Ok(match server.variables.get("version").and_then(|version| unsupported(version)) {
+            Some(finding) => vec![finding],
+            None => tables::start_up(db, config).await,
+        })
+    })
+    .await?;
     let sentences = |severe: bool| {
         let found = findings.iter().filter(|it| (it.severity == Severity::Problem) == severe);
         found.map(|it| it.evidence.as_str()).collect::<Vec<_>>().join("; ")

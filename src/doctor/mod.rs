@@ -13,7 +13,7 @@ mod management;
 mod queues;
 #[cfg(feature = "rabbitmq")]
 mod rabbitmq;
-mod server;
+pub(crate) mod server;
 mod sizes;
 pub(crate) mod tables;
 mod tail;

@@ -74,6 +74,28 @@ fn is_mariadb(server: &Server) -> bool {
     server.variables.get("version").is_some_and(|it| it.contains("MariaDB"))
 }
 
+/// The servers that speak MySQL's protocol, and do not do what the statements mean: `TiDB` takes `SKIP LOCKED` and waits all
+/// the same, so relays block each other; a transaction of Vitess may span servers.
+const IMPOSTORS: [&str; 3] = ["OceanBase", "TiDB", "Vitess"];
+
+/// Returns the finding on a server of this version that the statements are not for.
+pub(crate) fn unsupported(version: &str) -> Option<Finding> {
+    if let Some(impostor) = IMPOSTORS.iter().find(|it| version.to_lowercase().contains(&it.to_lowercase())) {
+        let problem =
+            Finding::problem("server_version", format!("The server is {impostor} ({version}), and not MySQL."))
+                .matters("Order and leases need the row locks of InnoDB.");
+        return Some(problem.fix("Use MySQL 8.0.13, MariaDB 10.6 or a later one."));
+    }
+    let mut numbers = version.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
+    // Aurora does not name the third number.
+    let release = [numbers.next()?, numbers.next()?, numbers.next().unwrap_or(u32::MAX)];
+    let (name, least, told) =
+        if version.contains("MariaDB") { ("MariaDB", [10, 6, 0], "10.6") } else { ("MySQL", [8, 0, 13], "8.0.13") };
+    let problem = Finding::problem("server_version", format!("The server is {name} {version}."))
+        .fix(format!("Upgrade it: the statements need {name} {told}."));
+    (release < least).then_some(problem)
+}
+
 struct ServerSettings<'a> {
     server: &'a Server,
     is_mariadb: bool,
@@ -103,15 +125,7 @@ impl ServerSettings<'_> {
     }
 
     fn version(&self) -> Option<Finding> {
-        let version = self.text("version");
-        let mut numbers = version.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
-        // Aurora does not name the third number.
-        let release = [numbers.next()?, numbers.next()?, numbers.next().unwrap_or(u32::MAX)];
-        let (name, least, told) =
-            if self.is_mariadb { ("MariaDB", [10, 6, 0], "10.6") } else { ("MySQL", [8, 0, 13], "8.0.13") };
-        let problem = Finding::problem("server_version", format!("The server is {name} {version}."))
-            .fix(format!("Upgrade it: the statements need {name} {told}."));
-        (release < least).then_some(problem)
+        unsupported(self.text("version"))
     }
 
     fn pages(&self) -> Option<Finding> {
@@ -265,7 +279,7 @@ mod tests {
         for version in ["8.0.13", "8.4.3", "9.7.1", "8.0.mysql_aurora.3.05", "10.11.6-MariaDB-log", "11.8.2-MariaDB"] {
             assert_eq!(found(&server(version, &[]), 0), [""; 0], "{version}");
         }
-        for version in ["5.7.44-log", "8.0.0", "8.0.12", "10.5.9-MariaDB"] {
+        for version in ["5.7.44-log", "8.0.0", "8.0.12", "10.5.9-MariaDB", "8.0.11-TiDB-v8.5.1", "8.0.40-Vitess"] {
             assert_eq!(found(&server(version, &[]), 0), ["server_version"], "{version}");
         }
         for (name, value, finding) in [

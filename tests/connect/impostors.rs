@@ -7,7 +7,10 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use testkit::{consume::Broker, servers::Flavor};
+use testkit::{
+    consume::Broker,
+    servers::{Flavor, MySqlOptions},
+};
 
 use crate::check::{self, Finding};
 
@@ -156,5 +159,15 @@ async fn a_login_that_is_refused_is_told_without_its_password() -> Result<()> {
     let found = rabbitmq(&format!("amqp://relay:canary-5bd1e995@{place}"))?;
     ensure!(found.starts_with("unavailable: user or password is wrong") && found.contains("ACCESS_REFUSED"), "{found}");
     ensure!(found.contains("ACCESS_REFUSED") && !found.contains("canary"), "{found}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_server_that_only_looks_like_mysql_is_named() -> Result<()> {
+    let server = MySqlOptions::new(Flavor::MariaDb).arg("--version=8.0.11-TiDB-v8.5.1").start().await?;
+    let url = format!("{}mysql", server.url());
+    let found = check::database(&url)?;
+    ensure!(!found.ok && found.detail.contains("The server is TiDB"), "{}", found.detail);
+    ensure!(check::doctor(&url)?.contains(&"server_version".to_owned()), "the doctor finds nothing");
     Ok(())
 }
