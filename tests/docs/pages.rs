@@ -1,5 +1,10 @@
 //! The code of the pages, as it stands there, so that it compiles. Nothing of it runs here.
-#![expect(dead_code, unused_mut, reason = "to be compiled, and without the work that the pages leave out")]
+#![expect(
+    clippy::print_stdout,
+    dead_code,
+    unused_mut,
+    reason = "to be compiled, and without the work that the pages leave out"
+)]
 
 mod send {
     use outbox_core::{Message, Outbox, sqlx};
