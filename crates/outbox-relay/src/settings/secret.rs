@@ -30,8 +30,8 @@ impl Secret {
     }
 
     /// Whether the text can change: it comes from a file.
-    #[must_use]
-    pub fn is_of_file(&self) -> bool {
+    #[cfg(feature = "rabbitmq")]
+    pub(crate) fn is_of_file(&self) -> bool {
         self.file.is_some()
     }
 
