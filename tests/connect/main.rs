@@ -6,7 +6,7 @@ mod check;
 mod impostors;
 mod issuer;
 mod login;
-mod oidc;
+mod oauth;
 mod rotation;
 mod split;
 mod tls;

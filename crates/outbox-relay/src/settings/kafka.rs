@@ -77,12 +77,12 @@ impl KafkaConfig {
         match given("sasl.mechanism").or(given("sasl.mechanisms")).unwrap_or("GSSAPI") {
             "GSSAPI" => Some((
                 "security.protocol",
-                "set `sasl.mechanism` to PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER: Kerberos (GSSAPI), the \
-                 default, is not in this program",
+                "set `sasl.mechanism` to PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512: Kerberos (GSSAPI), the default, is not in \
+                 this program",
             )),
-            "OAUTHBEARER" if given("sasl.oauthbearer.method") != Some("oidc") => Some((
+            "OAUTHBEARER" => Some((
                 "sasl.mechanism",
-                "set `sasl.oauthbearer.method` to oidc: the relay takes its tokens from an issuer alone",
+                "set `sasl.mechanism` to PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512: OAUTHBEARER is not in this program",
             )),
             _ => None,
         }
