@@ -35,6 +35,12 @@ impl Secret {
         self.file.is_some()
     }
 
+    /// Returns the file's current text; `None` without a file, and while the file cannot be read.
+    #[cfg(feature = "rabbitmq")]
+    pub(crate) fn in_file(&self) -> Option<String> {
+        read(self.file.as_deref()?).ok()
+    }
+
     /// Returns the text as it was when the configuration was read.
     #[must_use]
     pub fn text(&self) -> &str {

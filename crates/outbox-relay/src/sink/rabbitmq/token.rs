@@ -19,10 +19,9 @@ pub(super) fn renew(connection: &Arc<Connection>, password: Secret, mut known: S
             sleep(LOOK).await;
             let Some(connection) = connection.upgrade().filter(|it| it.status().connected()) else { return };
             let file = password.clone();
-            let Ok(current) = spawn_blocking(move || file.current().into_owned()).await else { return };
-            if current == known {
-                continue;
-            }
+            // The next connect complains of a file that cannot be read. It may be a file that is just being replaced.
+            let Ok(text) = spawn_blocking(move || file.in_file()).await else { return };
+            let Some(current) = text.filter(|text| *text != known) else { continue };
             let updated = connection.update_secret(current.as_str().into(), "the file has changed".into()).await;
             match updated {
                 Ok(()) => tracing::info!("RabbitMQ has the changed password of this connection"),
