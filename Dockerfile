@@ -13,11 +13,11 @@ FROM scratch AS given
 COPY relay /out/relay
 
 FROM rust:${RUST_VERSION}-slim-trixie${RUST_DIGEST} AS build
-# librdkafka is compiled by its own script: bash, make, a C and a C++ compiler. OpenSSL is linked dynamically and comes with
-# the runtime image; zlib does not, so it is compiled in, as zstd always is.
+# librdkafka is compiled with cmake, make, a C and a C++ compiler. OpenSSL is linked dynamically and comes with the runtime
+# image; zlib does not, so it is compiled in, as libcurl and zstd always are.
 # hadolint ignore=DL3008
 RUN apt-get update \
-    && apt-get install --yes --no-install-recommends g++ libssl-dev make pkg-config \
+    && apt-get install --yes --no-install-recommends cmake g++ libssl-dev make pkg-config \
     && rm -rf /var/lib/apt/lists/*
 ENV LIBZ_SYS_STATIC=1 \
     CARGO_PROFILE_RELEASE_STRIP=debuginfo

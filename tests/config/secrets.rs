@@ -26,9 +26,9 @@ fn another_machine_is_reached_by_tls_unless_the_configuration_says_otherwise() {
 fn logins_of_kafka_that_the_program_does_not_know_are_refused() {
     let sink = "[sinks.k]\ntype = \"kafka\"\nbrokers = \"localhost:9092\"\nproperties = { \"security.protocol\" = \
                 \"SASL_PLAINTEXT\"";
-    let kerberos = "set `sasl.mechanism` to PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512: Kerberos (GSSAPI), the default, is not in \
-                    this program";
-    let tokens = "set `sasl.mechanism` to PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512: OAUTHBEARER is not in this program";
+    let kerberos = "set `sasl.mechanism` to PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER: Kerberos (GSSAPI), the \
+                    default, is not in this program";
+    let tokens = "set `sasl.oauthbearer.method` to oidc: the relay takes its tokens from an issuer alone";
     for (more, expected) in [
         ("", kerberos),
         (", \"sasl.mechanism\" = \"GSSAPI\"", kerberos),
@@ -37,8 +37,8 @@ fn logins_of_kafka_that_the_program_does_not_know_are_refused() {
         let problems = problems_with(&format!("{sink}{more} }}\n"));
         assert!(matches!(&*problems, [one] if one.ends_with(expected)), "{problems:?}");
     }
-    let plain = ", \"sasl.mechanism\" = \"PLAIN\" }\n";
-    Case::new(&format!("{GOOD}{sink}{plain}")).load();
+    let oidc = ", \"sasl.mechanism\" = \"OAUTHBEARER\", \"sasl.oauthbearer.method\" = \"oidc\" }\n";
+    Case::new(&format!("{GOOD}{sink}{oidc}")).load();
 }
 
 #[test]

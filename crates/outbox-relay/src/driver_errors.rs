@@ -172,6 +172,16 @@ const KAFKA: &[(&str, &str)] = &[
          expects TLS",
     ),
     (
+        "acquire SASL OAUTHBEARER token",
+        "the issuer gives no token: correct \"sasl.oauthbearer.token.endpoint.url\" and the client's id and secret in \
+         the sink's properties, or start the issuer",
+    ),
+    (
+        "invalid_token",
+        "the broker does not take the issuer's token: compare its issuer, audience and keys with the broker's \
+         sasl.oauthbearer.expected.issuer, …expected.audience and …jwks.endpoint.url, and both clocks",
+    ),
+    (
         "SASL authentication error",
         "user or password is wrong: correct \"sasl.username\" and \"sasl.password\" in the sink's properties",
     ),

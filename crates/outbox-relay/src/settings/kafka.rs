@@ -77,12 +77,17 @@ impl KafkaConfig {
         match given("sasl.mechanism").or(given("sasl.mechanisms")).unwrap_or("GSSAPI") {
             "GSSAPI" => Some((
                 "security.protocol",
-                "set `sasl.mechanism` to PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512: Kerberos (GSSAPI), the default, is not in \
-                 this program",
+                "set `sasl.mechanism` to PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER: Kerberos (GSSAPI), the \
+                 default, is not in this program",
             )),
-            "OAUTHBEARER" => Some((
+            "OAUTHBEARER" if !has_oidc() => Some((
                 "sasl.mechanism",
-                "set `sasl.mechanism` to PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512: OAUTHBEARER is not in this program",
+                "take a released program or image, or build with `--features oidc`: this program is built without \
+                 OAUTHBEARER",
+            )),
+            "OAUTHBEARER" if given("sasl.oauthbearer.method") != Some("oidc") => Some((
+                "sasl.mechanism",
+                "set `sasl.oauthbearer.method` to oidc: the relay takes its tokens from an issuer alone",
             )),
             _ => None,
         }
@@ -175,6 +180,18 @@ fn problems(name: &str, value: &Secret) -> Vec<String> {
 #[cfg(not(feature = "kafka"))]
 fn problems(_name: &str, _value: &Secret) -> Vec<String> {
     Vec::new()
+}
+
+/// Whether librdkafka is built with libcurl, which fetches tokens.
+#[cfg(feature = "kafka")]
+fn has_oidc() -> bool {
+    let features = rdkafka::ClientConfig::new().create_native_config().and_then(|it| it.get("builtin.features"));
+    features.is_ok_and(|features| features.split(',').any(|feature| feature == "oidc"))
+}
+
+#[cfg(not(feature = "kafka"))]
+fn has_oidc() -> bool {
+    true
 }
 
 fn speaks_tls(kafka: &KafkaConfig) -> bool {

@@ -191,8 +191,14 @@ fn launch(node: &Node, extra: &str) -> Result<Kafka> {
     let proxied = Proxied { listener: ports::free_port()?, advertised: ports::free_port()? };
     let settings = node.settings(&data, port, proxied)? + extra;
     let call = write(folder.path(), &settings)?;
-    let host = Host::start(java(&libraries, folder.path()).arg("kafka.Kafka").arg(call), folder)?;
+    let host = Host::start(java(&libraries, folder.path()).args(issuer(extra)).arg("kafka.Kafka").arg(call), folder)?;
     Ok(Kafka { host, port, origin, proxied: Some(proxied) })
+}
+
+/// Java has to be told, too, whose keys for tokens it may fetch.
+fn issuer(extra: &str) -> Option<String> {
+    let url = extra.lines().find_map(|line| line.split_once("jwks.endpoint.url="))?.1;
+    Some(format!("-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={url}"))
 }
 
 /// The jars next to an installed start script.
