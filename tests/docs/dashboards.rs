@@ -1,6 +1,6 @@
 //! All names in dashboards and alerts must exist: metrics with their labels, units, sections of the runbook.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, fs, path::Path};
 
 use outbox_relay::observe::metrics::METRICS;
 use serde_json::Value;
@@ -12,6 +12,7 @@ const DASHBOARDS: [(&str, &str); 3] = [
     ("outbox-consumers", include_str!("../../dashboards/consumers.json")),
 ];
 const RULES: &str = include_str!("../../dashboards/alerts.rules.yml");
+const MIXIN: &str = include_str!("../../dashboards/mixin.libsonnet");
 const TESTS: &str = include_str!("../../dashboards/tests/alerts.test.yml");
 const RUNBOOK: &str = include_str!("../../docs/runbook.md");
 /// Its table is that of the consumers' metrics, which their own tests compare with the code.
@@ -228,4 +229,18 @@ fn every_alert_has_a_severity_a_summary_a_description_and_a_section_in_the_runbo
     assert_eq!(values("runbook"), links);
     let sections: Vec<_> = RUNBOOK.lines().filter_map(|line| line.strip_prefix("## ")).collect();
     assert_eq!(sections, alerts);
+}
+
+/// No program here evaluates it.
+#[test]
+fn the_mixin_imports_the_alerts_and_every_dashboard() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("dashboards");
+    let paths = fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());
+    let files: Vec<_> = paths.filter(|path| path.extension().is_some_and(|it| it == "json")).collect();
+    assert_eq!(files.len(), DASHBOARDS.len());
+    for file in files {
+        let name = file.file_name().unwrap().to_str().unwrap();
+        assert!(MIXIN.contains(&format!("import '{name}'")), "without {name}");
+    }
+    assert!(MIXIN.contains("importstr 'alerts.rules.yml'"));
 }
