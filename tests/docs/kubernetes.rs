@@ -79,6 +79,7 @@ fn the_manifests_are_of_the_chart_and_of_this_version() {
     let [chart, values] = [CHART, VALUES].map(|text| serde_yaml_ng::from_str::<Value>(text).unwrap());
     let version = env!("CARGO_PKG_VERSION");
     assert_eq!([&chart["version"], &chart["appVersion"]], [version, version]);
+    assert_eq!(chart["home"], env!("CARGO_PKG_REPOSITORY"));
     let (_, container) = pod();
     let repository = values["image"]["repository"].as_str().unwrap();
     assert_eq!(container.image, Some(format!("{repository}:{version}")));
