@@ -5,7 +5,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use futures_util::FutureExt as _;
 use outbox_core::sqlx::{self, AssertSqlSafe, MySqlConnection};
-use testkit::{consume::Broker, servers::Flavor};
+use testkit::{
+    consume::Broker,
+    servers::{Flavor, free_port},
+};
 
 use super::between::{alive, progress, readiness, recovery};
 use crate::{
@@ -48,6 +51,27 @@ const PASSWORD: Refusal = Refusal {
     connections: true,
 };
 
+/// A group of one server, in single-primary mode.
+const GROUP: &[&str] = &[
+    "--plugin-load-add=group_replication.so",
+    "--gtid-mode=ON",
+    "--enforce-gtid-consistency=ON",
+    "--report-host=127.0.0.1",
+    "--loose-group-replication-group-name=5a1d3e62-9b0c-4c1f-8f6d-0f6f6f1f7a11",
+];
+const START: &str = "SET GLOBAL group_replication_bootstrap_group = ON; START GROUP_REPLICATION; \
+                     SET GLOBAL group_replication_bootstrap_group = OFF";
+/// A member outside of its group has `super_read_only`: error 1290.
+const NO_GROUP: Refusal =
+    Refusal { strike: "STOP GROUP_REPLICATION", heal: START, named: "read-only", connections: false };
+/// The group takes no transaction: error 3231.
+const NO_COMMIT: Refusal = Refusal {
+    strike: "SET GLOBAL group_replication_transaction_size_limit = 1",
+    heal: "SET GLOBAL group_replication_transaction_size_limit = 150000000",
+    named: "group_replication_transaction_size_limit",
+    connections: false,
+};
+
 pub(super) fn row() -> Row {
     let mut cases = Vec::new();
     for (flavor, broker) in [(Flavor::MySql, Broker::Kafka), (Flavor::MariaDb, Broker::RabbitMq)] {
@@ -65,12 +89,23 @@ pub(super) fn row() -> Row {
         "--innodb-autoextend-increment=1",
     ]);
     cases.push(full);
+    for (name, refusal) in [("group left", NO_GROUP), ("commits refused by the group", NO_COMMIT)] {
+        cases.push(Case::new(name, move |arena| of_a_group(arena, refusal).boxed()).own_database_with(GROUP));
+    }
     Row {
         id: "D6",
-        fault: "read-only flip; max_connections exhausted; password rotated; no room for receipts",
+        fault: "read-only flip; max_connections exhausted; password rotated; no room for receipts; Group Replication \
+                stopped, and refusing commits",
         shows: "a clear state in /readyz; recovers by itself",
         cases,
     }
+}
+
+async fn of_a_group(arena: &mut Arena, refusal: Refusal) -> Result<()> {
+    let mut admin = arena.database.connect_as_admin().await?;
+    let port = free_port()?;
+    run(&mut admin, &format!("SET GLOBAL group_replication_local_address = '127.0.0.1:{port}'; {START}")).await?;
+    refused(arena, Flavor::MySql, refusal).await
 }
 
 async fn refused(arena: &mut Arena, flavor: Flavor, refusal: Refusal) -> Result<()> {

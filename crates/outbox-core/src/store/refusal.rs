@@ -60,9 +60,9 @@ const fn class(number: u16) -> Refusal {
         1028 | 1317 | 1969 | 3024
         // KILL, shutdown, "gone", idle for too long, the network; a proxy lost its server.
         | 1053 | 1154..=1161 | 1927 | 3169 | 4031 | 2006 | 2013 | 2055
-        // Memory, locks or the binary log's cache were too small for it; an error during COMMIT or before, as of a
+        // Memory, locks, the binary log's cache or a group's limit were too small for it; an error during COMMIT or before, as of a
         // Galera node or a member of a group.
-        | 1037 | 1038 | 1041 | 3015 | 4081 | 4082 | 1206 | 1197 | 1705 | 1180 | 1181 | 3100 => Refusal::Doubtful,
+        | 1037 | 1038 | 1041 | 3015 | 4081 | 4082 | 1206 | 1197 | 1705 | 3231 | 1180 | 1181 | 3100 => Refusal::Doubtful,
         // An error of a storage engine, a file that cannot be read or written, a damaged table or index, a lost key of
         // an encrypted table.
         1016 | 1017 | 1023 | 1024 | 1030 | 1033 | 1034 | 1035 | 1194 | 1195 | 1296 | 1459 | 1707 | 1712 | 1810..=1812 | 1814 | 1817
@@ -140,7 +140,7 @@ mod tests {
             (Refusal::Contention, &[1205, 1213, 1615, 3101]),
             (Refusal::RolledBack, &[1305]),
             (Refusal::Unavailable, &[1040, 1045, 1114, 1290, 1461, 1598, 3032, 3797, 4313, 9001]),
-            (Refusal::Doubtful, &[1038, 1053, 1180, 1197, 1206, 1317, 1927, 1969, 2013, 3024, 3100]),
+            (Refusal::Doubtful, &[1038, 1053, 1180, 1197, 1206, 1317, 1927, 1969, 2013, 3024, 3100, 3231]),
             (Refusal::Setup, &[1030, 1054, 1146]),
             (Refusal::Call, &[1048, 1062, 1064, 1105, 1153, 1364, 1406, 1452, 1644, 1690, 3819, 4025]),
         ];

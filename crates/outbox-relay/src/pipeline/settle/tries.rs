@@ -2,8 +2,8 @@
 
 use outbox_core::store::{refusal::Refusal, settle::Way};
 
-/// After this number of refusals caused by the call itself, a group is settled claim by claim. The same for lock waits:
-/// a claim of which another session has locked a row is set aside, and does not hold up the others.
+/// After this number of refusals caused by the call itself, or by its size, a group is settled claim by claim. The same
+/// for lock waits: a claim of which another session has locked a row is set aside, and does not hold up the others.
 const MAX_REFUSALS: u32 = 3;
 pub(super) const MAX_LOCK_WAITS: u32 = 2;
 
@@ -13,6 +13,8 @@ pub(super) struct Tries {
     failures: u32,
     /// Refusals caused by the call itself.
     refusals: u32,
+    /// Calls that the server ended, perhaps because they are too large.
+    doubts: u32,
     lock_waits: u32,
 }
 
@@ -34,6 +36,7 @@ impl Tries {
     pub(super) fn note(&mut self, refusal: Option<Refusal>) {
         self.failures += 1;
         self.refusals += u32::from(refusal == Some(Refusal::Call));
+        self.doubts += u32::from(refusal == Some(Refusal::Doubtful));
         self.lock_waits += u32::from(refusal == Some(Refusal::Contention));
     }
 
@@ -44,12 +47,13 @@ impl Tries {
 
     pub(super) const fn next(&self, claims: usize, most_waits: u32) -> Next {
         let is_locked = self.lock_waits >= most_waits;
-        match (claims, is_locked, self.refusals >= MAX_REFUSALS) {
-            (0, ..) => Next::Done,
-            (_, false, false) => Next::Again,
-            (1, true, _) => Next::PutAside,
-            (1, false, true) => Next::Abandon,
-            _ => Next::Split,
+        let is_refused = self.refusals >= MAX_REFUSALS;
+        match claims {
+            0 => Next::Done,
+            1 if is_locked => Next::PutAside,
+            1 if is_refused => Next::Abandon,
+            2.. if is_locked || is_refused || self.doubts >= MAX_REFUSALS => Next::Split,
+            _ => Next::Again,
         }
     }
 }
@@ -60,12 +64,14 @@ mod tests {
 
     #[test]
     fn a_group_is_split_before_a_claim_is_put_aside_or_abandoned() {
-        let [call, locked] = [Refusal::Call, Refusal::Contention].map(Some);
+        let [call, doubt, locked] = [Refusal::Call, Refusal::Doubtful, Refusal::Contention].map(Some);
         for (claims, failures, next) in [
             (0, &[call, call, call][..], Next::Done),
             (2, &[None, None, None, None, call, call, locked], Next::Again),
             (2, &[call, None, call, call], Next::Split),
             (2, &[locked, locked], Next::Split),
+            (2, &[doubt, doubt, doubt], Next::Split),
+            (1, &[doubt, doubt, doubt, doubt], Next::Again),
             (1, &[locked, locked], Next::PutAside),
             (1, &[call, call, call, locked, locked], Next::PutAside),
             (1, &[call, locked, call, call], Next::Abandon),
