@@ -9,6 +9,7 @@
 //! The other modules are hidden. They exist for the program, for the model of the protocol and for tests, and change
 //! without notice. An operator's questions and orders are a stable interface as commands with `--format json`, and over
 //! HTTP.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[doc(hidden)]
 pub mod binlog;
