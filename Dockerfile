@@ -6,12 +6,8 @@ ARG RUST_VERSION=1.95.0
 # In production pin both images: --build-arg RUST_DIGEST=@sha256:… --build-arg RUNTIME_DIGEST=@sha256:…
 ARG RUST_DIGEST=
 ARG RUNTIME_DIGEST=
-# `build` compiles the program; `given` takes the one in the context, as a release does.
-ARG SOURCE=build
 
-FROM scratch AS given
-COPY relay /out/relay
-
+# A release gives the program that it has compiled in place of this stage: --build-context build=FOLDER, with out/relay.
 FROM rust:${RUST_VERSION}-slim-trixie${RUST_DIGEST} AS build
 # librdkafka is compiled with cmake, make, a C and a C++ compiler. OpenSSL is linked dynamically and comes with the runtime
 # image; zlib does not, so it is compiled in, as libcurl and zstd always are.
@@ -36,12 +32,9 @@ RUN --mount=type=cache,id=outbox-registry,target=/usr/local/cargo/registry \
     cargo build --release --locked --workspace --bin demo \
     && install -D --target-directory=/out target/release/demo
 
-# hadolint ignore=DL3006
-FROM ${SOURCE} AS program
-
 # No shell, no package manager; the user is 65532, and nothing is written to the root file system.
 FROM gcr.io/distroless/cc-debian13:nonroot${RUNTIME_DIGEST} AS runtime
-COPY --from=program /out/relay /usr/local/bin/
+COPY --from=build /out/relay /usr/local/bin/
 # Fails here, and not at the first start, if a library were missing.
 RUN ["/usr/local/bin/relay", "--version"]
 ENTRYPOINT ["relay"]
