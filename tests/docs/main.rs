@@ -117,7 +117,8 @@ fn the_code_of_the_pages_compiles() -> Result<()> {
     let lines = |text: &str| text.lines().map(str::trim).collect::<Vec<_>>().join("\n");
     let mut compiled = String::new();
     let tests = ["tested-service", "sqlx-0-8"].map(|example| format!("examples/{example}/tests/service.rs"));
-    for path in tests.into_iter().chain(["tests/docs/pages.rs".to_owned()]) {
+    let others = ["tests/docs/pages.rs", "tests/containers/testcontainers/rust/tests/order.rs"].map(str::to_owned);
+    for path in tests.into_iter().chain(others) {
         compiled += &lines(&fs::read_to_string(root.join(path))?);
     }
     let mut blocks = 0;
@@ -131,5 +132,27 @@ fn the_code_of_the_pages_compiles() -> Result<()> {
         }
     }
     ensure!(blocks > 5, "only {blocks} blocks were found");
+    Ok(())
+}
+
+/// `tests/containers/testcontainers/run` runs these files. The page leaves out their imports and indentation.
+#[test]
+fn the_code_for_testcontainers_is_that_of_the_files() -> Result<()> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let lines = |text: &str| text.lines().map(str::trim).collect::<Vec<_>>().join("\n");
+    let page = fs::read_to_string(root.join("docs/testing.md"))?;
+    let (_, section) = page.split_once("\n## Testcontainers\n").context("no section")?;
+    let files = ["relay.toml", "enqueue.sql", "java/src/test/java/OrderTest.java", "go/order_test.go"];
+    let mut blocks = 0;
+    for file in files {
+        let language = file.rsplit('.').next().context("no language")?;
+        let text = fs::read_to_string(root.join("tests/containers/testcontainers").join(file))?;
+        for block in section.split(&format!("```{language}\n")).skip(1) {
+            let (code, _) = block.split_once("```").context("a block has no end")?;
+            ensure!(lines(&text).contains(&lines(code)), "{file} does not have the code of docs/testing.md:\n{code}");
+            blocks += 1;
+        }
+    }
+    ensure!(blocks == files.len(), "{blocks} blocks were found");
     Ok(())
 }
