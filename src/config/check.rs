@@ -192,8 +192,8 @@ impl SettingsReader {
 
     fn check_route(&mut self, number: &str, route: &Route, config: &Config) {
         let sink = key!("routes.*.sink", number);
-        if self.text(&sink).is_some() && !config.sinks.contains_key(&route.sink) {
-            let known: Vec<_> = config.sinks.keys().map(String::as_str).collect();
+        if self.text(&sink).is_some() && !self.settings.sinks.contains_key(&route.sink) {
+            let known: Vec<_> = self.settings.sinks.keys().map(String::as_str).collect();
             self.add(
                 &sink,
                 format!(

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use outbox_relay::settings::value::{count, duration};
+use outbox_relay::settings::{
+    sink_type::SINK_TYPES,
+    value::{count, duration},
+};
 
 use super::{
     keys::{ConfigKey, SECTIONS, Unset, keys},
@@ -87,7 +90,7 @@ impl SettingsReader {
         let sinks = self.settings.sinks.iter().map(|(name, origin)| Section {
             pattern: "sinks.*",
             path: format!("sinks.{name}"),
-            sink_type: self.text(&key!("sinks.*.type", name)).map(str::to_owned),
+            sink_type: self.sink_type(name).map(str::to_owned),
             origin: Some(origin.clone()),
         });
         let routes = self.settings.routes.iter().map(|(number, origin)| Section {
@@ -100,8 +103,13 @@ impl SettingsReader {
     }
 
     fn sink_type_of_route(&self, number: usize) -> Option<&str> {
-        let sink = self.text(&key!("routes.*.sink", number.to_string()))?;
-        self.text(&key!("sinks.*.type", sink))
+        self.sink_type(self.text(&key!("routes.*.sink", number.to_string()))?)
+    }
+
+    /// Returns the type of a sink, if it is one: another word is a problem of its own, and not one of further keys.
+    fn sink_type(&self, sink: &str) -> Option<&str> {
+        let word = self.text(&key!("sinks.*.type", sink))?;
+        SINK_TYPES.iter().map(|it| it.word).find(|known| *known == word)
     }
 
     fn check_section(&mut self, section: &Section) {

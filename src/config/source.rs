@@ -98,7 +98,8 @@ pub(super) struct Settings {
 impl Settings {
     /// Reads all sources.
     pub(super) fn gather(inputs: &Inputs) -> Self {
-        let mut settings = Self { home: "configuration".to_owned(), ..Self::default() };
+        let home = "configuration (there is no relay.toml here, and neither --config nor RELAY_CONFIG names a file)";
+        let mut settings = Self { home: home.to_owned(), ..Self::default() };
         if let Some(path) = &inputs.file {
             settings.home = path.display().to_string();
             file::read(path, &mut settings);

@@ -335,6 +335,16 @@ fn a_route_leads_to_a_sink_that_exists_with_keys_of_its_type() {
     );
     assert_eq!(
         problems_with(&format!(
+            "{}[[routes]]\ntopics = \"x\"\nsink = \"k\"\n",
+            KAFKA.replace("\"kafka\"", "\"kafak\"")
+        )),
+        [
+            "DIR/relay.toml:10:1: `sinks.k.type` must be \"kafka\" or \"rabbitmq\" or \"http\" or \"stdout\" or \"null\", \
+             not \"kafak\""
+        ]
+    );
+    assert_eq!(
+        problems_with(&format!(
             "{KAFKA}window = 3\n[[routes]]\ntopics = \"x\"\nsink = \"k\"\nexchange = \"e\"\ntopic = \"a-{{typ}}\"\n"
         )),
         [
