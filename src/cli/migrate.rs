@@ -57,7 +57,11 @@ async fn up(options: &Arguments) -> anyhow::Result<bool> {
     let plan = plan.map(|due| format!("Migration {} ({}) {}.\n", due.version, due.name, due.work));
     output::text(&plan.collect::<String>())?;
     outbox_core::migrate(&mut connection).await.context(NOT_APPLIED)?;
-    output::text(&format!("The outbox tables have version {SCHEMA_VERSION} or a later one.\n"))?;
+    output::text(&if is_new {
+        format!("The outbox tables are made: version {SCHEMA_VERSION}.\n")
+    } else {
+        format!("The outbox tables have version {SCHEMA_VERSION} or a later one.\n")
+    })?;
     Ok(true)
 }
 

@@ -93,10 +93,8 @@ fn without_state(found: &FoundMessage) -> Verdict {
             }
             let place = last.place.as_ref().map_or_else(String::new, |place| format!(", as {place}"));
             let why = format!("The broker confirmed it at {}{place}, to {}.{times}", at(last.sent_at), last.owner);
-            Verdict::new("sent", "sent", why).with_remedy(
-                "look at the consumer: relay inbox show of this message, if \
-                                                           its inbox is in this database",
-            )
+            Verdict::new("sent", "sent", why)
+                .with_remedy("look at the consumer: relay inbox show with its UUID, if its inbox is in this database")
         }
         ([], Some(_)) => Verdict::new(
             "lost",
