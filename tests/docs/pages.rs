@@ -94,6 +94,7 @@ mod start_to_receive {
 
     #[tokio::main]
     async fn main() -> anyhow::Result<()> {
+        tracing_subscriber::fmt::init(); // the log says what a consumer waits for
         let pool = MySqlPool::connect("mysql://root@127.0.0.1:3306/shop").await?;
         let handler = handler_fn(|_tx, message| {
             Box::pin(async move {
