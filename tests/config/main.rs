@@ -300,6 +300,13 @@ fn the_address_to_listen_on_is_known_whatever_else_is_wrong() {
 }
 
 #[test]
+fn without_a_file_the_ways_to_name_one_are_told() {
+    let problems = load(&Inputs::default()).unwrap_err().to_string();
+    let place = "configuration (there is no relay.toml here, and neither --config nor RELAY_CONFIG names a file): ";
+    assert!(problems.lines().all(|problem| problem.starts_with(place)), "{problems}");
+}
+
+#[test]
 fn what_is_missing_is_named_with_an_example() {
     assert_eq!(
         Case::new("").problems(),
